@@ -207,7 +207,7 @@ def submit(
     """
     from cloudtrain.lifecycle.runs.find import kind_of
     from cloudtrain.lifecycle.submission.once import Watch
-    from cloudtrain.lifecycle.submission.submit import new
+    from cloudtrain.lifecycle.submission.submit import make_sending
     from cloudtrain.lifecycle.submission.submit import submit as send
 
     place = _where(job, target, profile).queued(queue, priority)
@@ -226,11 +226,12 @@ def submit(
     while True:
         try:
             ready = _prepare(job, place, ignore, place_of)
-            sending = new(ready, file=file, online=online, watch=watch)
+            sending = make_sending(ready, file=file, online=online, watch=watch)
             return run_of(send(sending, place.here))
         except SourceChanged as error:
             if not error.may_plan_again or not plans_left:
                 raise
+
             plans_left -= 1
             path = escape_path(error.path)
             tell(f"`{path}` changed while the job was being planned; planning it again")
@@ -267,12 +268,14 @@ def upload(
     place = _where(job, target, profile)
     ready = _prepare(job, place, ignore, place_of)
     plan = _next_plan(ready)
+
     is_here = has_part(place.target, RunFolders)
     if is_here or ready.key.startswith(SWEEP):
         what = "this machine runs it" if is_here else "cloudtrain drives the sweep"
         message = f"no other tool can start `{job.name}`, because {what}"
         hint = "remove `--upload-only`, or use another target or job"
         raise UsageError(message, hint=hint, code="CT977")
+
     stop_on_errors(plan)
     if plan.uploads:
         ready.service.upload(plan, ready.first.tree, on_bytes=on_bytes)
@@ -288,7 +291,7 @@ def pin(job: AnyJob | Sweep, target: AnyTarget = None, *, profile: str | None = 
         UsageError: the target has no labels, or the job contains none.
     """
     place = _where(job, target, profile)
-    inner = cast("AnyJob", getattr(job, "job", job))
+    inner = cast("AnyJob", getattr(job, "job", job))  # of a sweep, the job of its trials
     if not isinstance(place.service, PinsVersions):
         message = f"the target `{place.target.name}` has no labels such as `NAME@latest`"
         raise UsageError(message, hint="remove `--pin`", code="CT987")
@@ -312,6 +315,7 @@ def _where(job: AnyJob | Sweep, target: AnyTarget, profile: str | None) -> Where
 def _prepare(
     job: AnyJob | Sweep, place: Where, ignore: Sequence[str], place_of: PlaceOf | None
 ) -> Ready | ReadySweep:
+    # most commands get a job, and need no module about sweeps
     if getattr(job, "kind", None) != "sweep":
         return prepare(cast("AnyJob", job), place, ignore=ignore, place_of=place_of)
     from cloudtrain.lifecycle.sweeps.plan import prepare_sweep
@@ -360,25 +364,26 @@ def costs(
         money = store.money()
         tags = store.tags()
     now = time.time()
-    silent = set[str]()
+    silent_targets = set[str]()
     for item in _newest_runs(target, profile):
         if since is not None and item.created < since:
             if target is not None:
                 return
             continue  # a clock may have been set back between two runs of this machine
+
         record = money.get(item.name)
         status = item.last_status
         is_known = record is not None and record.billable_seconds is not None
         is_settled = status.billable_seconds is not None or (is_known and status.state.is_final)
         where = usable_target(item.target)
         is_paid = where is not None and where.facts.is_paid
-        if online and is_paid and not is_settled and item.target not in silent:
+        if online and is_paid and not is_settled and item.target not in silent_targets:
             try:
                 status = item.status()
                 item.remember(status)
             except (TargetUnreachable, MissingExtra):
                 # after the first failure, every other request would wait as long
-                silent.add(item.target)
+                silent_targets.add(item.target)
             except (TargetError, RunNotFound):
                 pass
         yield cost_of(item, status, record, tags.get(item.name), now)
@@ -470,7 +475,8 @@ def _resolve(item: Run | Plan | AnyJob | str | Path) -> Side | AnyJob:
             return Side(str(item), plan)
         item = run(str(item))
     if not isinstance(item, Run):
-        return item
+        return item  # a job
+
     record = item.show().kept
     results = results_of(item.last_status, [])
     with suppress(CloudtrainError):  # without an answer of the target, what the last command saw

@@ -73,6 +73,7 @@ def dotted(path: Iterable[str | int]) -> str:
         if isinstance(part, int):
             text += f"[{part}]"
             continue
+
         if text:
             text += "."
         name = str(part)
@@ -130,6 +131,7 @@ def shortened(text: str, length: int = _LONGEST) -> str:
 
 
 def _and_more(problems: Sequence[Problem]) -> str:
+    """Return the end of the first problem's message: how many others there are."""
     others = len(problems) - 1
     return f" (and {others} more)" if others else ""
 
@@ -207,7 +209,7 @@ class PreflightError(CloudtrainError):
 
     def _text(self) -> str:
         text = "\n\n".join([self.message, *self._errors, f"hint: {self.hint}"])
-        # the command line has its own
+        # A finding's hint is for the command line; Python code has an argument for it.
         return re.sub(r"`--ignore ([A-Z]+[0-9]+)`", r'`ignore=["\1"]`', text)
 
     def _render_traceback_(self) -> list[str]:
@@ -321,11 +323,13 @@ def did_you_mean(
 
     from difflib import get_close_matches  # importing it costs start-up time
 
+    # Of two options that differ only in case, the first in order counts.
     word = word.casefold()
     folded = {option.casefold(): option for option in reversed(options)}
     near = get_close_matches(word, folded, n=1, cutoff=likeness)
     if not near:
         near = [option for option in folded if _abbreviates(word, option)]
+
     if len(near) == 1:
         return NearName.of(folded[near[0]])
     return ValidNames.of(options)

@@ -73,25 +73,28 @@ def adopt(
         UsageError: the source cannot be read, cannot be adopted, or has several jobs and `job`
             names none of them.
     """
+    source = str(source)
     try:
-        launch = launch_of(str(source))
+        launch = launch_of(source)
         if launch is not None:
             if job is not None:
-                name = shortened(str(source))
+                name = shortened(source)
                 message = f"`{name}` starts one job, so `--job` has nothing to choose from"
                 hint = "remove `--job`; `name` in the job file names the job"
                 raise cannot_adopt(message, hint)
             return adopt_launch(*launch, Path(folder))
+
         originals = originals_of(
-            str(source), arguments, execute=execute, python=python, time_limit=time_limit
+            source, arguments, execute=execute, python=python, time_limit=time_limit
         )
         return adopt_original(select_original(originals, job), Path(folder))
-    except CloudtrainError:
+    except CloudtrainError:  # some of them are a ValueError or a LookupError, too
         raise
-    except _WRONG_TYPES as error:  # no service has accepted a document in a file
-        if "://" in str(source) or is_script(str(source)):
+    except _WRONG_TYPES as error:
+        # a service has accepted the job, or gets it from a script: then the mistake is cloudtrain's
+        if "://" in source or is_script(source):
             raise
-        message = f"`{shortened(str(source))}` holds a value that is not valid there: {error}"
+        message = f"`{shortened(source)}` holds a value that is not valid there: {error}"
         hint = "correct the value, or adopt a job that the service has accepted"
         raise cannot_adopt(message, hint) from error
 
@@ -121,16 +124,18 @@ def launch_of(source: str) -> tuple[TrainingLaunch, str] | None:
 
 
 def _launch_of(source: str) -> tuple[TrainingLaunch, str] | None:
-    # A Path raises where the name is too long.
+    # a launch line may be too long for a file's name, for which a Path raises
     if not os.path.isfile(source):
         if source == STDIN or os.path.exists(source) or not is_launch_line(source):
             return None
         return read_launch_line(source), "a launch line"
+
     if source.endswith((*SCRIPTS, ".json")):
         return None
     text, folder = text_of(source)
     if is_batch_script(text):
         return read_batch_script(text, folder or "."), f"the batch script {Path(source).name}"
+
     if source.endswith((".yaml", ".yml")):
         data = parsed_text(text, source)
         if is_task_file(data):
@@ -146,7 +151,7 @@ def _launch_of(source: str) -> tuple[TrainingLaunch, str] | None:
 
 
 def is_script(source: str) -> bool:
-    # A Path raises where the name is too long.
+    # a launch line may be too long for a file's name, for which a Path raises
     return source.endswith(SCRIPTS) and os.path.isfile(source)
 
 
@@ -162,9 +167,9 @@ def originals_of(
         from cloudtrain.adoption.scripts import originals_of_script
 
         return originals_of_script(Path(source), arguments, python=python, time_limit=time_limit)
+
     if "://" in source and not os.path.exists(source):
         return [original_at(source)]
-    # A Path raises where the name is too long.
     if source == STDIN or os.path.exists(source):
         return originals_of_document(source)
     hint = "name a file; `cloudtrain adopt --help` lists what can be adopted"
@@ -181,6 +186,7 @@ def original_at(reference: str) -> Original:
     scheme, separator, place = head.partition("://")
     place = place.replace("/", ":")
     ref = RunRef.parse(f"{scheme}{separator}{place}/{name}")
+
     settings = load_settings()
     target = target_of(ref.target)
     fetch = part(target, OriginalFetcher)
@@ -202,7 +208,7 @@ def select_original(originals: Sequence[Original], name: str | None) -> Original
             raise cannot_adopt(f"the source has no job `{name}`", near)
         return originals[names.index(name)]
     if len(originals) > 1:
-        some = ", ".join(f"`{one}`" for one in names[:20])
-        hint = f"choose one of {some} with `--job`"
+        first_names = ", ".join(f"`{each}`" for each in names[:20])
+        hint = f"choose one of {first_names} with `--job`"
         raise cannot_adopt(f"the source has {len(originals)} jobs", hint)
     return originals[0]

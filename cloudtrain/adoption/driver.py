@@ -25,6 +25,7 @@ CREATING = (
 """Methods that create jobs."""
 
 MOST_KEPT = 256 << 20
+"""The most bytes of uploads that are kept, without the archives."""
 
 
 def main(folder):
@@ -34,6 +35,7 @@ def main(folder):
         plan = json.load(file)
     refuse_sockets()
     sys.meta_path.insert(0, Finder(hooks_of(folder, plan["hooks"])))
+
     sys.argv = [plan["script"], *plan["arguments"]]
     sys.path[0] = os.getcwd()
     if plan["cells"] is None:
@@ -42,19 +44,20 @@ def main(folder):
         sys.path[0] = os.path.dirname(os.path.abspath(plan["script"]))
         runpy.run_path(os.path.abspath(plan["script"]), run_name="__main__")
         return
+
     names = {"__name__": "__main__"}
     causes = {}
     for number, cell in enumerate(plan["cells"], 1):
         title = "cell %d" % number
         try:
-            whole = ast.parse(cell, title)
+            module = ast.parse(cell, title)
         except (SyntaxError, ValueError) as error:
             fail(folder, title, error, ast.Pass(), causes)
             continue
-        for statement in list(whole.body):
-            whole.body = [statement]
+        for statement in list(module.body):
+            module.body = [statement]
             try:
-                exec(compile(whole, title, "exec"), names)
+                exec(compile(module, title, "exec"), names)
             # the next statements may still create the job
             except Exception as error:  # noqa: BLE001
                 fail(folder, title, error, statement, causes)
@@ -67,17 +70,18 @@ def fail(folder, title, error, statement, causes):
     message = "%s: %s: %s" % (title, type(error).__name__, error)
     sys.stderr.write(message + "\n")
     if isinstance(error, NameError):
-        message = causes.get(str(error).partition("'")[2].partition("'")[0], message)
+        # the message is: name 'estimator' is not defined
+        name = str(error).partition("'")[2].partition("'")[0]
+        message = causes.get(name, message)
+
     nodes = list(ast.walk(statement))
-    unset = [
-        node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-    ]
-    unset += [
-        (node.asname or node.name).partition(".")[0]
-        for node in nodes
-        if isinstance(node, ast.alias)
-    ]
-    causes.update(dict.fromkeys(unset, message))
+    for node in nodes:
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            causes[node.id] = message
+        elif isinstance(node, ast.alias):  # `import a.b` sets `a`
+            name = (node.asname or node.name).partition(".")[0]
+            causes[name] = message
+
     with open(os.path.join(folder, "failed.txt"), "a", encoding="utf-8") as file:
         file.write(title + "\n")
     place = os.path.join(folder, "cause.txt")
@@ -120,6 +124,7 @@ def taker(folder, name):
     def emit(record):
         text = json.dumps({"target": name, "record": record}, default=str)
         place = os.path.join(folder, "captured.json")
+        # by another name first, so that the file is whole or missing
         with open(place + ".part", "w", encoding="utf-8") as file:
             file.write(text)
         os.replace(place + ".part", place)
@@ -132,18 +137,20 @@ def keeper(folder):
     """Return a function that stores the script's uploads. It stores every archive, because one of
     them has the job's code. It stores the content of other uploads only while their total is at
     most 256 MiB."""
-    totals = [0, 0]
+    count = size = 0
     lock = threading.Lock()
 
     def keep(place, content):
+        nonlocal count, size
+        # an SDK may upload from several threads
         with lock:
             if not place.endswith(".tar.gz"):
-                if totals[1] + len(content) > MOST_KEPT:
+                if size + len(content) > MOST_KEPT:
                     content = b""
-                totals[1] += len(content)
-            with open(os.path.join(folder, "uploads", "%d" % totals[0]), "wb") as file:
+                size += len(content)
+            with open(os.path.join(folder, "uploads", "%d" % count), "wb") as file:
                 file.write(content)
-            totals[0] += 1
+            count += 1
             with open(os.path.join(folder, "uploads.txt"), "a", encoding="utf-8") as file:
                 file.write(place.replace("\n", " ") + "\n")
 
@@ -161,6 +168,7 @@ class Finder(importlib.abc.MetaPathFinder):
         other module."""
         if name not in self.hooks:
             return None
+        # `find_spec` below asks this finder again, which has to pass then
         hook, emit, keep = self.hooks.pop(name)
         spec = importlib.util.find_spec(name)
         if spec is None or spec.loader is None:

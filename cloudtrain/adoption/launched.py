@@ -38,6 +38,7 @@ class LaunchCommand:
 def unwrap(words: Sequence[str]) -> LaunchCommand:
     """Return the launch command in a command's words. The result has no words if there is none."""
     launch = LaunchCommand([*words])
+    # each round takes one wrapper off
     while launch.words and tool_of(launch.words) is None:
         name = os.path.basename(launch.words[0])
         assignment = re.fullmatch(r"([A-Za-z_]\w*)=(.*)", launch.words[0], re.DOTALL)
@@ -45,10 +46,10 @@ def unwrap(words: Sequence[str]) -> LaunchCommand:
             launch.srun, launch.words = srun_options(launch.words[1:])
             for option in launch.srun:
                 if option not in OPTIONS["srun"]["known"]:
-                    why = _CONTAINER if option.startswith("container") else _OWN
+                    why = _CONTAINER if option.startswith("container") else _NO_FIELD
                     launch.lost[f"--{option}"] = why
         elif name in ("bash", "sh"):
-            launch.words = _inner(launch)
+            launch.words = _inner_words(launch)
         elif assignment:
             launch.variables[assignment[1]] = assignment[2]
             launch.words.pop(0)
@@ -68,41 +69,48 @@ def srun_options(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
         word = rest.pop(0)
         if word == "--":
             break
-        if word.startswith("--"):
-            name, equals, value = word[2:].partition("=")
-        else:
-            name = _SHORT.get(word[1], word[1])
-            equals = ""
-            value = word[2:]
+        name, value = _split_option(word)
         name = name.replace("_", "-")
-        if not value and not equals and rest and name not in OPTIONS["srun"]["flags"]:
+        takes_next = "=" not in word and name not in OPTIONS["srun"]["flags"]
+        if not value and takes_next and rest:
             value = rest.pop(0)
         options[name] = value
     return options, rest
 
 
+def _split_option(word: str) -> tuple[str, str]:
+    """Return the long name of an option of `sbatch` or `srun`, and the value in the same word:
+    `--nodes=2`, `-N2`."""
+    if word.startswith("--"):
+        name, _, value = word[2:].partition("=")
+        return name, value
+    return _SHORT.get(word[1:2], word[1:2]), word[2:]
+
+
+# Why the job lacks an option of `srun`.
 _CONTAINER = (
     'write the image into `environment.image`, and `container = "pyxis"` and `mounts` '
     "under `[slurm]`"
 )
-_OWN = "a job has no field for this option of srun"
+_NO_FIELD = "a job has no field for this option of srun"
 
 
-def _inner(launch: LaunchCommand) -> list[str]:
+def _inner_words(launch: LaunchCommand) -> list[str]:
     """Return the launch command inside `bash -c "..."`; nothing if there is none, or more than
     one."""
     pairs = pairwise(launch.words)
     script = next((after for word, after in pairs if re.fullmatch(r"-[a-z]*c", word)), "")
     try:
-        inner = commands_of(script)
+        commands = commands_of(script)
     except ValueError:
         return []
-    starting = [command for command in inner if unwrap(command.words).words]
+    starting = [command for command in commands if unwrap(command.words).words]
     if len(starting) != 1:
         return []
     start = starting[0]
+
     others = []
-    for command in inner:
+    for command in commands:
         if command is not start and command.words[0] not in ("echo", "set"):
             others.append(command.text)
     if others:
@@ -116,17 +124,21 @@ def _not_run(lines: Sequence[str]) -> str:
 
 
 def _take_off(launch: LaunchCommand, name: str) -> None:
+    """Take the wrapper `name` off, with its options: all words up to the next shell, `srun` or
+    launcher. If none follows, the launch command has no words then."""
     rest = launch.words[1:]
     for at, word in enumerate(rest):
-        is_shell = os.path.basename(word) in ("bash", "sh", "srun")
-        if not is_shell and tool_of(rest[at:]) is None:
+        is_wrapper = os.path.basename(word) in ("bash", "sh", "srun")
+        if not is_wrapper and tool_of(rest[at:]) is None:
             continue
+
         launch.words = rest[at:]
         wrapper = rest[:at]
         if name == "env":
-            assignments = [one for one in wrapper if re.match(r"[A-Za-z_]\w*=", one)]
-            launch.variables |= dict(one.split("=", 1) for one in assignments)
-            wrapper = [one for one in wrapper if one not in assignments]
+            assignments = [word for word in wrapper if re.match(r"[A-Za-z_]\w*=", word)]
+            launch.variables |= dict(word.split("=", 1) for word in assignments)
+            wrapper = [word for word in wrapper if word not in assignments]
+        # these four change nothing for a job, unless they have options
         if wrapper or name not in ("env", "time", "stdbuf", "sudo"):
             why = (
                 "the job starts the launch line without this; an image or the setting "
@@ -156,9 +168,11 @@ def read_batch_script(text: str, folder: str) -> TrainingLaunch:
     components = [name for name in options if name.startswith("#")]
     for name in components:
         del options[name]
+
+    # of a range such as `2-4`, the larger number
     nodes = options.get("nodes", "").rpartition("-")[2]
     node_count = int(nodes) if nodes.isdecimal() else 1
-    lost = _settle_gpus(options, node_count, _tasks(options))
+    lost = _settle_gpus(options, node_count, _tasks_per_node(options))
     gpus = _last_number(options.get("gpus-per-node", ""))
 
     variables: dict[str, Value] = dict.fromkeys(OPTIONS["variables"]["nodes"], nodes or "1")
@@ -179,9 +193,11 @@ def read_batch_script(text: str, folder: str) -> TrainingLaunch:
         launch.lost["--nodes"] = (
             "a job has a fixed number of instances, so the larger number was used"
         )
+
     launch.lost |= lost
     one_kind = "a job has one kind of instance; write a job for each part"
     launch.lost |= dict.fromkeys(components, one_kind)
+
     for name, batch_settings in all_parts(BatchReader).items():
         batch = batch_settings(options, launch.setup)
         if batch is not None:
@@ -196,10 +212,11 @@ def read_batch_script(text: str, folder: str) -> TrainingLaunch:
 _TASK_COUNTS = ("ntasks", "ntasks-per-node", "cpus-per-task")
 
 
-def _tasks(options: Mapping[str, str]) -> int:
-    each = options.get("ntasks-per-node", "")
-    if each.isdecimal():
-        return int(each)
+def _tasks_per_node(options: Mapping[str, str]) -> int:
+    """Return how many processes Slurm starts on a node; 1 if the options do not say it."""
+    per_node = options.get("ntasks-per-node", "")
+    if per_node.isdecimal():
+        return int(per_node)
     total = options.get("ntasks", "")
     nodes = options.get("nodes", "")
     if total.isdecimal() and nodes.isdecimal() and int(nodes):
@@ -208,8 +225,8 @@ def _tasks(options: Mapping[str, str]) -> int:
 
 
 def _settle_gpus(options: dict[str, str], nodes: int, tasks: int) -> dict[str, str]:
-    """Write the GPUs of a node as `gpus-per-node`, however the script asks for them. Return what is
-    lost."""
+    """Write the GPUs of a node as `gpus-per-node`, however the script asks for them: `8` or
+    `h100:8`. `tasks` is the number of tasks on a node. Return what is lost."""
     gres = ""
     others = []
     for item in options.pop("gres", "").split(","):
@@ -220,27 +237,30 @@ def _settle_gpus(options: dict[str, str], nodes: int, tasks: int) -> dict[str, s
             others.append(item)
 
     factor = 1
-    each = options.get("gpus-per-node") or gres
-    if not each and options.get("gpus-per-task"):
+    asked = options.get("gpus-per-node") or gres
+    if not asked and options.get("gpus-per-task"):
         factor = tasks
-        each = options["gpus-per-task"]
+        asked = options["gpus-per-task"]
     total = _last_number(options.get("gpus", ""))
-    if not each and total and not total % nodes:
-        each = options.pop("gpus").replace(str(total), str(total // nodes))
+    if not asked and total and not total % nodes:
+        asked = options.pop("gpus").replace(str(total), str(total // nodes))
     options.pop("gpus-per-task", None)
 
-    kind, _, count = each.partition("(")[0].rpartition(":")
+    # sockets may follow: `h100:8(S:0-1)`
+    model, _, count = asked.partition("(")[0].rpartition(":")
     if count.isdecimal():
         gpus = str(int(count) * factor)
-        options["gpus-per-node"] = f"{kind}:{gpus}" if kind else gpus
+        options["gpus-per-node"] = f"{model}:{gpus}" if model else gpus
     if not others:
         return {}
     return {"--gres": f"a job asks only for GPUs, not for {', '.join(others)}"}
 
 
 def _share_tasks(launch: TrainingLaunch, batch: Mapping[str, str]) -> None:
+    """Set the instances and the processes on each from `batch`, the options of the batch script,
+    and from those of `srun`, which take precedence."""
     options = {**batch, **(launch.srun or {})}
-    tasks = _tasks(options)
+    tasks = _tasks_per_node(options)
     nodes = options.get("nodes", "").rpartition("-")[2]
     total = options.get("ntasks", "")
     if nodes.isdecimal():
@@ -249,6 +269,7 @@ def _share_tasks(launch: TrainingLaunch, batch: Mapping[str, str]) -> None:
         launch.instances = max(1, int(total) // tasks)
     elif total.isdecimal() and launch.srun is not None and not launch.distribution:
         tasks = int(total)
+
     if launch.srun is not None and launch.tool == "python" and tasks > 1:
         launch.distribution = {"type": "torch"}
         launch.processes = tasks
@@ -259,9 +280,12 @@ def _share_tasks(launch: TrainingLaunch, batch: Mapping[str, str]) -> None:
 
 
 def _settle_container(launch: TrainingLaunch) -> None:
-    options = launch.srun or {}
-    for target, container_settings in all_parts(ContainerReader).items() if options else ():
-        container = container_settings(options)
+    """Express the container that the options of `srun` name by the job's image and settings of the
+    target that knows them."""
+    if not launch.srun:
+        return
+    for target, container_settings in all_parts(ContainerReader).items():
+        container = container_settings(launch.srun)
         if container is None:
             continue
         launch.target = target
@@ -276,24 +300,23 @@ def _settle_container(launch: TrainingLaunch) -> None:
 
 def _directives(text: str) -> dict[str, str]:
     """Return the `#SBATCH` options above a script's first command, by their long names. An option
-    without a value has an empty string."""
+    without a value has an empty string, and so has a word that is not an option, by the name
+    `#SBATCH WORD`."""
     options = dict[str, str]()
     for line in text.splitlines():
         if line.strip() and not line.startswith("#"):
             break
         if not line.startswith(_DIRECTIVE):
             continue
+
         words = shlex.split(line[len(_DIRECTIVE) :], comments=True)
         while words:
             word = words.pop(0)
-            if not word.startswith("-"):
+            if not word.startswith("-"):  # `hetjob`, which begins another part
                 options[f"#SBATCH {word}"] = ""
                 continue
-            if word.startswith("--"):
-                name, _, value = word[2:].partition("=")
-            else:
-                name = _SHORT.get(word[1:2], word[1:2])
-                value = word[2:]
+
+            name, value = _split_option(word)
             if not value and "=" not in word and words and not words[0].startswith("-"):
                 value = words.pop(0)
             options[name] = value
@@ -314,10 +337,12 @@ def read_task_file(data: Mapping[str, Any], folder: str) -> TrainingLaunch:
     resources = data.get("resources")
     if not isinstance(resources, Mapping):
         resources = {}
+
     model, count = _accelerators(resources.get("accelerators"))
     nodes = int(data.get("num_nodes") or 1)
     envs = {str(key): value for key, value in (data.get("envs") or {}).items()}
     given = {name: str(value) for name, value in envs.items() if value is not None}
+
     variables: dict[str, Value] = {**given}
     variables |= dict.fromkeys(OPTIONS["variables"]["nodes"], str(nodes))
     if count:
@@ -355,7 +380,8 @@ def read_task_file(data: Mapping[str, Any], folder: str) -> TrainingLaunch:
         launch.source_dir = os.path.join(workdir, below) if below else workdir
     elif workdir is not None:
         launch.lost["workdir"] = "clone the repository, and name its folder as `source_dir`"
-    why = {
+
+    hints = {
         "setup": (
             "list the packages that it installs in `environment.requirements`, or use an image"
         ),
@@ -363,7 +389,7 @@ def read_task_file(data: Mapping[str, Any], folder: str) -> TrainingLaunch:
         "secrets": "a job contains no secrets: let the script read them at run time",
         "volumes": "write each storage path of data under `inputs`",
     }
-    for name, reason in why.items():
+    for name, reason in hints.items():
         if data.get(name):
             launch.lost[name] = reason
     return launch
@@ -388,6 +414,9 @@ def read_launch_line(text: str) -> TrainingLaunch:
 def _launch_in(
     text: str, variables: Mapping[str, Value], folder: str, *, has_setup: bool = False
 ) -> TrainingLaunch:
+    """Return the training that the only launch line in a shell script starts. With `has_setup`,
+    lines that prepare the shell are kept as the launch's setup. Raises UsageError if the script
+    does not have exactly one launch line."""
     commands = commands_of(text, variables)
     pairs = []
     for command in commands:
@@ -395,8 +424,8 @@ def _launch_in(
         if line.words:
             pairs.append((command, line))
     if len(pairs) > 1:  # a script may also prepare its data with Python
-        others = [pair for pair in pairs if tool_of(pair[1].words) != ("python", 1)]
-        pairs = others or pairs
+        launchers = [pair for pair in pairs if tool_of(pair[1].words) != ("python", 1)]
+        pairs = launchers or pairs
     if len(pairs) != 1:
         what = f"{len(pairs)} launch lines" if pairs else "no launch line"
         message = f"cloudtrain needs exactly one launch line, and found {what}"
@@ -408,12 +437,15 @@ def _launch_in(
     launch.srun = line.srun
     launch.lost = {**line.lost, **launch.lost}
     launch.variables = start.exported | start.assigned | line.variables | launch.variables
+
     before = commands[: commands.index(start)]
     setup = []
     if has_setup:
-        setup = [one for one in before if _SETUP.match(one.text)]
+        setup = [command for command in before if _SETUP.match(command.text)]
     _settle_variables(launch, has_setup=has_setup)
+    # its own lines set variables, and may need what the script's lines prepare
     launch.setup = [*map(_shown, setup), *launch.setup]
+
     for word in launch.program:
         if isinstance(word, Open):
             launch.lost[word[:80]] = (
@@ -422,9 +454,9 @@ def _launch_in(
     _change_folder(launch, before)
 
     texts = []
-    for one in commands:
-        if one is not start and one not in setup and not _is_harmless(one):
-            texts.append(one.text)
+    for command in commands:
+        if command is not start and command not in setup and not _is_harmless(command):
+            texts.append(command.text)
     if texts:
         launch.lost["other lines"] = _not_run(texts)
     return launch
@@ -439,8 +471,9 @@ def _shown(command: ShellCommand) -> str:
 
 
 def _is_harmless(command: ShellCommand) -> bool:
+    """Return whether the training is the same without this command, such as `echo`."""
     name = command.words[0]
-    if name == "cd":
+    if name == "cd":  # which is followed
         return True
     if name not in OPTIONS["shell"]["harmless"]:
         return False
@@ -461,6 +494,7 @@ def _settle_variables(launch: TrainingLaunch, *, has_setup: bool) -> None:
         if not isinstance(value, Open):
             continue
         del launch.variables[name]
+        # quotes inside of `$(...)` do not end those around the value
         outside = re.sub(r"\$\([^)]*\)", "", value)
         if has_setup and '"' not in outside and "\n" not in value:
             launch.setup.append(f'export {name}="{value}"')
@@ -478,6 +512,7 @@ def _change_folder(launch: TrainingLaunch, before: Sequence[ShellCommand]) -> No
         folder = command.words[1]
         if not isinstance(folder, Open):
             launch.source_dir = os.path.join(launch.source_dir or "", folder)
+        # these mean the folder in which the paths of the script start anyway
         elif not re.search(r"SLURM_SUBMIT_DIR|\$0|BASH_SOURCE", folder):
             launch.lost[f"cd {folder}"[:80]] = (
                 "only a running shell knows the folder: write it into `source_dir`"
@@ -485,6 +520,8 @@ def _change_folder(launch: TrainingLaunch, before: Sequence[ShellCommand]) -> No
 
 
 def _accelerators(value: Any) -> tuple[str | None, int | None]:
+    """Return the GPU model and the GPUs of a node: of `H100:8`, `H100` or `{H100: 8}`; None for
+    both without GPUs."""
     if isinstance(value, Mapping) and value:
         name = next(iter(value))
         return str(name), int(value[name])
@@ -495,5 +532,6 @@ def _accelerators(value: Any) -> tuple[str | None, int | None]:
 
 
 def _last_number(text: str) -> int | None:
+    """Return the last number after the colon of a text such as `h100:8`; None without one."""
     numbers = re.findall(r"\d+", text.rpartition(":")[2])
     return int(numbers[-1]) if numbers else None

@@ -118,7 +118,7 @@ _MODULES = {
     "accelerate.commands.launch": "accelerate",
     "deepspeed.launcher.runner": "deepspeed",
 }
-"""Launchers that Python starts as a module."""
+"""The launchers that Python starts as modules."""
 
 
 def _python_options(words: Sequence[str]) -> int:
@@ -131,7 +131,7 @@ def _python_options(words: Sequence[str]) -> int:
 
 def _options(words: Sequence[str], flags: Container[str]) -> tuple[Options, list[str]]:
     """Split words into options and the rest, which begins at the first word that is not an option.
-    `flags` are options without a value."""
+    `flags` are options without a value. The names of options get hyphens for underscores."""
     options: Options = {}
     rest = list(words)
     while rest and rest[0].startswith("-") and rest[0] != "--":
@@ -155,11 +155,13 @@ def _started(tool: str, words: Sequence[str]) -> tuple[TrainingLaunch, Options]:
 
 
 def _first(options: Options, name: str, default: str) -> str:
+    """Return the first value of an option; `default` if the line does not have it."""
     values = options.get(name)
     return values[0] if values else default
 
 
 def _count(options: Options, name: str) -> int | None:
+    """Return the first value of an option that is a positive number; None without one."""
     for value in options.get(name, ()):
         if value.isdecimal() and int(value) > 0:
             return int(value)
@@ -167,16 +169,21 @@ def _count(options: Options, name: str) -> int | None:
 
 
 def _lose_unknown(launch: TrainingLaunch, options: Options) -> None:
+    """Note the options as lost that the table of launchers does not list."""
     known = {*OPTIONS[launch.tool]["known"], *launch.lost}
     for name in options:
         if name not in known:
             launch.lost[name] = f"a job has no field for this option of {launch.tool}"
 
 
-# as the other readers
+# A reader returns the training that the words after a launcher start. Relative paths of files on
+# the line start in `folder`.
+
+
 def _torchrun(words: Sequence[str], folder: str) -> TrainingLaunch:  # noqa: ARG001
     launch, options = _started("torchrun", words)
     launch.distribution = {"type": "torch"}
+
     nodes = _first(options, "--nnodes", "1")
     low, colon, high = nodes.partition(":")
     most = high if colon else low
@@ -204,6 +211,7 @@ def _torchrun(words: Sequence[str], folder: str) -> TrainingLaunch:  # noqa: ARG
 
 
 def _known_later(text: str, name: str) -> str:
+    """Return why the value `text`, such as `$NODES`, is lost. `name` is the field of the job."""
     return f"`{text}` is known only at run time: set `{name}`"
 
 
@@ -221,7 +229,9 @@ _ACCELERATE_OWN = re.compile(
     r"--(use-|fsdp|deepspeed|zero|offload|dynamo|megatron|parallelism|cpu$|tpu|debug|downcast|"
     r"enable-cpu)"
 )
-_OWN_VARIABLES = (
+"""Options that accelerate passes to the script in variables."""
+
+_SET_BY_ACCELERATE = (
     "accelerate passes this to the script in its own variables: set these, or use accelerate's API"
 )
 _GPU_IDS = "cloudtrain uses all GPUs of an instance, or `processes_per_instance` of them"
@@ -235,6 +245,7 @@ _ACCELERATE_COUNTS = {
 def _accelerate(words: Sequence[str], folder: str) -> TrainingLaunch:
     launch, options = _started("accelerate", words)
     config = _accelerate_config(options, folder)
+
     machines = _count(options, "--num-machines") or config.get("num_machines")
     if machines:
         launch.instances = int(machines)
@@ -250,8 +261,8 @@ def _accelerate(words: Sequence[str], folder: str) -> TrainingLaunch:
         launch.lost["--num-processes"] = why
 
     threads = _count(options, "--num-cpu-threads-per-process")
-    if threads:
-        launch.variables["OMP_NUM_THREADS"] = str(threads)  # which is what accelerate does with it
+    if threads:  # accelerate sets the variable, too
+        launch.variables["OMP_NUM_THREADS"] = str(threads)
     gpus = _first(options, "--gpu-ids", config.get("gpu_ids") or "all")
     if gpus != "all":
         launch.lost["--gpu-ids"] = f"{_GPU_IDS}, not {gpus}"
@@ -259,27 +270,28 @@ def _accelerate(words: Sequence[str], folder: str) -> TrainingLaunch:
     if precision != "no":
         launch.variables["ACCELERATE_MIXED_PRECISION"] = str(precision)
 
-    kind = ""
+    distributed_type = ""
     if "distributed_type" in config:
-        kind = str(config["distributed_type"] or "NO").upper()
+        # YAML 1.1 reads a plain NO as false
+        distributed_type = str(config["distributed_type"] or "NO").upper()
     launch.distribution = {"type": "torch"}
-    if "--use-deepspeed" in options or kind == "DEEPSPEED":
+    if "--use-deepspeed" in options or distributed_type == "DEEPSPEED":
         launch.distribution = {"type": "deepspeed"}
-    is_alone = launch.processes is None or launch.processes == 1
-    if kind == "NO" and is_alone:
+    if distributed_type == "NO" and launch.processes in (None, 1):
         launch.distribution = {}
         launch.processes = None
 
     for name in OPTIONS["accelerate"]["own_variables"]:
         value = str(config.get(name) or "no")
         if value.lower() != "no":
-            launch.lost[name] = _OWN_VARIABLES
-    has_own_config = kind in ("FSDP", "MEGATRON_LM", "DEEPSPEED")
-    if has_own_config and not config.get(f"{kind.lower()}_config"):
-        launch.lost["distributed_type"] = _OWN_VARIABLES
+            launch.lost[name] = _SET_BY_ACCELERATE
+    needs_config = distributed_type in ("FSDP", "MEGATRON_LM", "DEEPSPEED")
+    # a table of that name is lost by itself
+    if needs_config and not config.get(f"{distributed_type.lower()}_config"):
+        launch.lost["distributed_type"] = _SET_BY_ACCELERATE
     for name in options:
         if _ACCELERATE_OWN.match(name):
-            launch.lost[name] = _OWN_VARIABLES
+            launch.lost[name] = _SET_BY_ACCELERATE
     _lose_unknown(launch, options)
     return launch
 
@@ -299,7 +311,7 @@ def _accelerate_config(options: Options, folder: str) -> dict[str, Any]:
     return config
 
 
-_LOCAL_RANK = (
+_NO_LOCAL_RANK = (
     "The deepspeed launcher passes `--local_rank` to the script; cloudtrain does not. "
     "The variable LOCAL_RANK has it."
 )
@@ -314,22 +326,23 @@ def _deepspeed(words: Sequence[str], folder: str) -> TrainingLaunch:
     launch, options = _started("deepspeed", words)
     launch.distribution = {"type": "deepspeed"}
     launch.is_module = "--module" in options
+
     hostfiles = options.get("--hostfile") or options.get("-H")
-    hosts = []
+    slots = []
     if hostfiles:
-        hosts = _hosts(os.path.join(folder, hostfiles[0]))
-    launch.instances = _count(options, "--num-nodes") or len(hosts) or 1
+        slots = _slots_in(os.path.join(folder, hostfiles[0]))
+    launch.instances = _count(options, "--num-nodes") or len(slots) or 1
     launch.processes = _count(options, "--num-gpus")
-    if hosts and not launch.processes:
-        launch.processes = hosts[0]
+    if slots and not launch.processes:
+        launch.processes = slots[0]
     if not {"--no-local-rank", "--no-python"} & options.keys():
-        launch.notes.append(_LOCAL_RANK)
+        launch.notes.append(_NO_LOCAL_RANK)
 
     for name, field_name in _DEEPSPEED_COUNTS.items():
         value = _first(options, name, "1")
         if not value.isdecimal():
             launch.lost[name] = _known_later(value, field_name)
-    if len(set(hosts)) > 1:
+    if len(set(slots)) > 1:
         launch.lost["--hostfile"] = (
             "the hosts have different numbers of slots, but the instances of a job are alike"
         )
@@ -340,26 +353,27 @@ def _deepspeed(words: Sequence[str], folder: str) -> TrainingLaunch:
     return launch
 
 
-def _hosts(file: str) -> list[int]:
-    """Return the slots of each host in a host file."""
+def _slots_in(file: str) -> list[int]:
+    """Return the slots of each host in a host file. A host without a number has one slot."""
     slots = []
     for line in _text(file).splitlines():
-        words = line.split("#")[0].split()
-        if words:
-            found = re.findall(r"slots=(\d+)", " ".join(words))
-            slots.append(int(found[0]) if found else 1)
+        host = line.split("#")[0]
+        if host.strip():
+            match = re.search(r"slots=(\d+)", host)
+            slots.append(int(match[1]) if match else 1)
     return slots
 
 
 def _mpirun(words: Sequence[str], folder: str) -> TrainingLaunch:
     launch = TrainingLaunch("mpirun", distribution={"type": "mpi"})
     rest = list(words)
-    extra = list[str]()
+    passed_on = list[str]()
     total: int | None = None
     slots = list[int]()
+
     while rest and rest[0].startswith("-"):
         word = rest.pop(0)
-        name = "--" + word.lstrip("-")
+        name = "--" + word.lstrip("-")  # mpirun takes one hyphen or two
         if name in ("--np", "--n", "--c"):
             total = _take_count(rest)
         elif name in ("--npernode", "--N"):
@@ -368,11 +382,11 @@ def _mpirun(words: Sequence[str], folder: str) -> TrainingLaunch:
             hosts = rest.pop(0).split(",")
             slots = [int(host.partition(":")[2] or 1) for host in hosts]
         elif name in ("--hostfile", "--machinefile") and rest:
-            slots = _hosts(os.path.join(folder, rest.pop(0)))
+            slots = _slots_in(os.path.join(folder, rest.pop(0)))
         elif name == "--x" and rest:
-            extra += ["-x", rest.pop(0)]
+            passed_on += ["-x", rest.pop(0)]
         elif name == "--mca" and len(rest) > 1:
-            extra += ["--mca", rest.pop(0), rest.pop(0)]
+            passed_on += ["--mca", rest.pop(0), rest.pop(0)]
         elif word not in OPTIONS["mpirun"]["known"]:
             option = word
             takes_value = "=" not in word and name not in OPTIONS["mpirun"]["flags"]
@@ -380,22 +394,9 @@ def _mpirun(words: Sequence[str], folder: str) -> TrainingLaunch:
                 option = f"{word} {rest.pop(0)}".strip()
             launch.lost[word] = f"write `{option}` into `distribution.options` where it is needed"
 
-    if slots:
-        launch.instances = len(slots)
-    elif total and launch.processes:
-        launch.instances = total // launch.processes
-    if not launch.processes and total:
-        launch.processes = total // launch.instances
-    elif not launch.processes:
-        launch.processes = slots[0] if slots else None
-    started = (launch.processes or 0) * launch.instances
-    if total and launch.processes and total != started:
-        each = f"{launch.instances} instances with {launch.processes} processes each"
-        launch.lost["-np"] = (
-            f"{total} processes are not {each}: correct `resources` and `distribution`"
-        )
-    if extra:
-        launch.distribution["options"] = shlex.join(extra)
+    _share_processes(launch, total, slots)
+    if passed_on:
+        launch.distribution["options"] = shlex.join(passed_on)
 
     if rest and re.fullmatch(r"python[0-9.]*", os.path.basename(rest[0])):
         del rest[: 1 + _python_options(rest[1:])]
@@ -406,6 +407,27 @@ def _mpirun(words: Sequence[str], folder: str) -> TrainingLaunch:
         launch.is_command = True
     launch.program = rest
     return launch
+
+
+def _share_processes(launch: TrainingLaunch, total: int | None, slots: Sequence[int]) -> None:
+    """Set the instances and the processes on each, from the `total` of the processes and the
+    `slots` of each host."""
+    if slots:
+        launch.instances = len(slots)
+    elif total and launch.processes:
+        launch.instances = total // launch.processes
+
+    if not launch.processes:
+        launch.processes = slots[0] if slots else None
+        if total:
+            launch.processes = total // launch.instances
+
+    count = launch.processes
+    if total and count and total != count * launch.instances:
+        launch.lost["-np"] = (
+            f"{total} processes are not {launch.instances} instances with {count} processes each: "
+            "correct `resources` and `distribution`"
+        )
 
 
 def _take_count(words: list[str]) -> int | None:
@@ -422,7 +444,6 @@ def _horovodrun(words: Sequence[str], folder: str) -> TrainingLaunch:
     return launch
 
 
-# as the other readers
 def _torchx(words: Sequence[str], folder: str) -> TrainingLaunch:  # noqa: ARG001
     own, rest = _options(words, OPTIONS["torchx"]["flags"])
     if not rest or rest[0] != "dist.ddp":
@@ -430,12 +451,15 @@ def _torchx(words: Sequence[str], folder: str) -> TrainingLaunch:  # noqa: ARG00
         raise cannot_adopt("cloudtrain knows only torchx's component `dist.ddp`", hint)
     options, program = _options(rest[1:], ())
     launch = TrainingLaunch("torchx", distribution={"type": "torch"})
+
+    # `-j 2x8`: instances and processes on each; the instances may be a range such as `1:2`
     nodes, _, count = _first(options, "-j", "1x1").partition("x")
     most = nodes.rpartition(":")[2]
     if most.isdecimal():
         launch.instances = int(most)
     if count.isdecimal():
         launch.processes = int(count)
+
     launch.name = _first(options, "--name", "") or None
     for pairs in options.get("--env", ()):
         for pair in pairs.split(","):
@@ -453,7 +477,6 @@ def _torchx(words: Sequence[str], folder: str) -> TrainingLaunch:  # noqa: ARG00
     return launch
 
 
-# as the other readers
 def _python(words: Sequence[str], folder: str) -> TrainingLaunch:  # noqa: ARG001
     if words and words[0] == "-m":
         return TrainingLaunch("python", list(words[1:]), is_module=True)
@@ -473,6 +496,7 @@ _READERS = {
 
 
 def _text(file: str) -> str:
+    """Return the text of a file that the line names. Raises UsageError if it cannot be read."""
     try:
         return read_text(file)
     except (OSError, Unreadable):
@@ -481,6 +505,7 @@ def _text(file: str) -> str:
 
 
 def _yaml(file: str) -> dict[str, Any]:
+    """Return the fields in a YAML file; none if it holds no mapping."""
     import yaml
 
     try:

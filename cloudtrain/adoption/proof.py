@@ -59,6 +59,7 @@ def differences_of(
 
 
 def shown_path(path: ValuePath) -> str:
+    """Return a path as one name: `resources.gpu`."""
     return dotted(path) or "(the whole request)"
 
 
@@ -71,6 +72,7 @@ _WORDS = frozenset("y n yes no on off true false null".split())
 """Texts that some YAML readers take for a Boolean value or null."""
 
 _WIDTH = 110
+"""Columns after which a mapping or a list gets a line for each item."""
 
 
 def job_yaml(
@@ -112,22 +114,26 @@ def _commented(text: str, indent: str = "") -> Iterator[str]:
 def _mapping(
     value: Mapping[str, Any], path: ValuePath, comments: Mapping[ValuePath, str], indent: str
 ) -> Iterator[str]:
+    """Yield the lines of a YAML mapping. `path` leads to it from the top of the file, where it is
+    empty."""
     for key, inner in value.items():
-        here = (*path, key)
-        yield from _commented(comments.get(here, ""), indent)
+        inner_path = (*path, key)
+        yield from _commented(comments.get(inner_path, ""), indent)
         start = indent + _scalar(key)
-        flow = _flow(inner)
-        is_wide = len(start + flow) > _WIDTH
+
         block = _block(inner, indent + "  ")
         if block is not None:
             style, lines = block
             yield f"{start}: |{style}"
             yield from lines
-        elif (
-            isinstance(inner, Mapping) and inner and (not path or is_wide or _below(comments, here))
-        ):
+            continue
+
+        flow = _flow(inner)
+        is_wide = len(start + flow) > _WIDTH
+        has_own_lines = not path or is_wide or _has_comment_below(comments, inner_path)
+        if isinstance(inner, Mapping) and inner and has_own_lines:
             yield f"{start}:"
-            yield from _mapping(inner, here, comments, indent + "  ")
+            yield from _mapping(inner, inner_path, comments, indent + "  ")
         elif is_wide and isinstance(inner, Sequence) and not isinstance(inner, str):
             yield f"{start}:"
             for item in inner:
@@ -136,13 +142,14 @@ def _mapping(
             yield f"{start}: {flow}"
 
 
-def _below(comments: Mapping[ValuePath, str], path: ValuePath) -> bool:
+def _has_comment_below(comments: Mapping[ValuePath, str], path: ValuePath) -> bool:
     """Return whether a comment is about a value inside the one at `path`."""
     depth = len(path)
     return any(len(at) > depth and at[:depth] == path for at in comments)
 
 
 def _flow(value: Any) -> str:
+    """Return a value in YAML's form for one line: `{a: [1, 2]}`."""
     if isinstance(value, Mapping):
         pairs = [f"{_scalar(key)}: {_flow(inner)}" for key, inner in value.items()]
         return "{" + ", ".join(pairs) + "}"
@@ -152,6 +159,8 @@ def _flow(value: Any) -> str:
 
 
 def _scalar(value: Any) -> str:
+    """Return a single value, in quotes only if a YAML reader would take its plain text for another
+    value."""
     is_plain = isinstance(value, str) and _PLAIN.fullmatch(value) and value.lower() not in _WORDS
     if is_plain and read_scalar(value) == value:
         return str(value)
@@ -173,6 +182,8 @@ def _block(value: object, indent: str) -> tuple[str, list[str]] | None:
 
 
 def _table(path: tuple[str, ...], table: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the lines of a TOML table. A line after the head of an inner table would belong to that
+    table, so inner tables are last."""
     yield f"[{'.'.join(map(toml_key, path))}]"
     for name, value in table.items():
         if not isinstance(value, Mapping):
@@ -289,15 +300,18 @@ def adopt_original(original: Original, place: Path) -> Adoption:
 
 
 def _best(original: Original, place: Path) -> Adoption:
+    """Return the adoption of the draft with the fewest differences. Raises UsageError if no draft
+    makes a job."""
     target = target_of(original.target)
     make_adopter = part(target, AdopterMaker)
     assert make_adopter is not None, "the target has read the original"
     adopter = make_adopter()
+
     best: Adoption | None = None
+    is_settled = False
     refused: JobError | None = None
     for draft in adopter.drafts(original):
-        is_last = original.start is not None or (best and _is_whole(best, original))
-        if draft.last_resort and best is not None and is_last:
+        if draft.last_resort and is_settled:
             break
         try:
             adoption = _finished(target, adopter, original, moved(draft, original, place))
@@ -306,20 +320,26 @@ def _best(original: Original, place: Path) -> Adoption:
             continue
         if best is None or _weight(adoption) < _weight(best):
             best = adoption
-        has_overrides = bool(best.fields.get(original.target + OVERRIDES))
-        if _is_whole(best, original) and not has_overrides:
+
+        # no draft can express what is lost, so these differences always remain
+        is_equal = len(best.differences) == len(original.lost)
+        # a last resort leaves the start to the image, and files beside the request may name it
+        is_settled = is_equal or original.start is not None
+        # a later draft may express in fields what this one needs overrides for
+        if is_equal and not best.fields.get(original.target + OVERRIDES):
             break
     if best is None:
-        why = refused.message if refused else "it has no fields that a job can express"
-        hint = "run `cloudtrain init` and copy the fields by hand"
-        message = f"{original.kind} cannot be converted to a job: {why}"
-        raise UsageError(message, hint=hint, code="CT982")
+        raise _cannot_convert(original, refused)
     return best
 
 
-def _is_whole(adoption: Adoption, original: Original) -> bool:
-    """Return whether the adoption differs from the original only in what no draft can express."""
-    return len(adoption.differences) == len(original.lost)
+def _cannot_convert(original: Original, refused: JobError | None) -> UsageError:
+    """Return the error for an original without a valid draft. `refused` says what is wrong with the
+    last draft; None if there was no draft."""
+    why = refused.message if refused else "it has no fields that a job can express"
+    hint = "run `cloudtrain init` and copy the fields by hand"
+    message = f"{original.kind} cannot be converted to a job: {why}"
+    return UsageError(message, hint=hint, code="CT982")
 
 
 def moved(draft: Draft, original: Original, place: Path) -> Draft:
@@ -330,10 +350,12 @@ def moved(draft: Draft, original: Original, place: Path) -> Draft:
     if folder is not None:
         source = job.get("source_dir")
         is_unpacked = source == CODE_FOLDER and original.code is not None
+        # a comment says that the folder is only guessed
         if source is not None and not is_unpacked and ("source_dir",) not in draft.comments:
             job["source_dir"] = _from(place, folder, source)
-        for item in job.get("inputs", {}).values():
-            _move_input(item, original, place, folder)
+        for data_input in job.get("inputs", {}).values():
+            _move_input(data_input, original, place, folder)
+
     conda = job.get("environment", {}).get("conda_file")
     if conda in original.files:
         job["environment"]["conda_file"] = os.path.relpath(conda, job.get("source_dir") or ".")
@@ -346,14 +368,18 @@ def moved(draft: Draft, original: Original, place: Path) -> Draft:
     )
 
 
-def _move_input(item: dict[str, Any], original: Original, place: Path, folder: str) -> None:
-    if DEFAULT_TARGET in item:
-        item[DEFAULT_TARGET] = _from(place, folder, item[DEFAULT_TARGET])
-    path = item.get(original.target)
+def _move_input(data_input: dict[str, Any], original: Original, place: Path, folder: str) -> None:
+    """Rewrite the local paths of an input, as `moved` does. Data that the script has made is
+    written beside the job file, so its path stays."""
+    if DEFAULT_TARGET in data_input:
+        data_input[DEFAULT_TARGET] = _from(place, folder, data_input[DEFAULT_TARGET])
+
+    path = data_input.get(original.target)
     is_made = original.made_data is not None and str(path).startswith(f"./{UPLOADED}/")
     if is_local_path(path) and not is_made:
         path = _from(place, folder, str(path))
-        item[original.target] = path if is_local_path(path) else f"./{path}"
+        # without a dot, the target takes the path for a name in its storage
+        data_input[original.target] = path if is_local_path(path) else f"./{path}"
 
 
 def parsed(draft: Draft) -> TrainingJob:
@@ -363,21 +389,24 @@ def parsed(draft: Draft) -> TrainingJob:
 
 
 def _from(place: Path, folder: str, path: str) -> str:
+    """Return a path relative to `place`, of a path relative to `folder`. Absolute paths stay."""
     if os.path.isabs(path):
         return path
-    there = os.path.join(folder, path)
-    return os.path.relpath(there, os.path.abspath(place))
+    return os.path.relpath(os.path.join(folder, path), os.path.abspath(place))
 
 
 def _weight(adoption: Adoption) -> tuple[int, int]:
     """Return two numbers by which drafts are ranked, lower is better: the number of differences,
     and the size of the overrides."""
     leaves = list(_leaves(adoption.fields.get(adoption.target + OVERRIDES)))
+    # a null only leaves something out, so it weighs half of a value
     size = 2 * len(leaves) - leaves.count(None)
     return len(adoption.differences), size
 
 
 def _leaves(value: Any) -> Iterator[Any]:
+    """Yield the values below a mapping that are no mappings; for any other value, the value
+    itself."""
     if not isinstance(value, Mapping):
         yield value
         return
@@ -389,6 +418,7 @@ def _finished(target: Target, adopter: Adopter, original: Original, draft: Draft
     """Compile a draft, with overrides for everything that its fields cannot express, and compare
     its request with the original request."""
     settings, context, plan = _mended(target, adopter, original, draft)
+
     theirs = adopter.comparable(original.request, original, context, None)
     ours = adopter.comparable(plan.request, original, context, plan)
     field_name = target.name + OVERRIDES
@@ -399,8 +429,10 @@ def _finished(target: Target, adopter: Adopter, original: Original, draft: Draft
         try:
             plan = _compiled(target, draft, settings, context)
         except JobError:
+            # the differences remain, and the comparison below lists them
             del draft.job[field_name]
             draft.comments.pop((field_name,))
+
     ours = adopter.comparable(plan.request, original, context, plan)
     differences = differences_of(theirs.request, ours.request, adopter.reason, original.lost)
     return adoption_of(
@@ -428,18 +460,19 @@ def _overrides_comment(overrides: Mapping[str, Any]) -> str:
             values.append(f"`{name}`")
         if None in leaves:
             nulls.append(f"`{name}`")
-    parts = []
+
+    sentences = []
     if values:
-        parts.append(
+        sentences.append(
             f"No field of a job can express {', '.join(values)}, so the values of the original "
             "request are used here."
         )
     if nulls:
-        parts.append(
+        sentences.append(
             "A null leaves out what cloudtrain would add to the original request: "
             f"{', '.join(nulls)}."
         )
-    return "\n".join(parts)
+    return "\n".join(sentences)
 
 
 def _mended(
@@ -447,6 +480,7 @@ def _mended(
 ) -> tuple[Any, CompileContext, Plan]:
     """Return the settings, the context and the plan of a draft. Fields that the job's model or the
     target refuses are removed, so that overrides can replace them."""
+    # the first error names the user's own value; later ones may come from what was removed
     first: JobError | None = None
     for _ in range(_TRIES):
         try:
@@ -470,30 +504,35 @@ def _take_out(fields: dict[str, Any], error: JobError, comments: dict[Any, str])
     """Remove from `fields` the fields that the problems in `error` name. If none of them exists,
     remove the top-level fields that the paths of the problems begin with. Add a comment to
     `comments` for each removed field. Return whether any field was removed."""
-    ways = []
+    named = []
     for problem in error.problems:
-        way = tuple(part for part in problem.path if isinstance(part, str))
-        if way[:1] == ("job",):  # of a sweep
-            way = way[1:]
-        ways.append((way, problem))
-    faults = [(way, problem) for way, problem in ways if _holder(fields, way) is not None]
+        path = tuple(key for key in problem.path if isinstance(key, str))
+        if path[:1] == ("job",):  # of a sweep
+            path = path[1:]
+        named.append((path, problem))
+
+    faults = [(path, problem) for path, problem in named if _holder(fields, path) is not None]
     if not faults:
-        faults = [(way[:1], problem) for way, problem in ways if len(way) > 1 and way[0] in fields]
-    for way, problem in faults:
-        holder = _holder(fields, way)
+        for path, problem in named:
+            if len(path) > 1 and path[0] in fields:
+                faults.append((path[:1], problem))
+
+    for path, problem in faults:
+        # a field that two problems name is gone after the first one
+        holder = _holder(fields, path)
         if holder is not None:
-            del holder[way[-1]]
+            del holder[path[-1]]
             # no field has this key, so the comment is written at the top of the job file
-            key = ("", *way)
-            comments[key] = f"{shown_path(way)} is left out: {problem.message}."
+            key = ("", *path)
+            comments[key] = f"{shown_path(path)} is left out: {problem.message}."
     return bool(faults)
 
 
-def _holder(fields: Any, way: tuple[str, ...]) -> dict[str, Any] | None:
-    """Return the mapping in `fields` that has the last part of the path `way` as a key; None if the
-    path does not exist."""
+def _holder(fields: Any, path: tuple[str, ...]) -> dict[str, Any] | None:
+    """Return the mapping in `fields` that has the last part of `path` as a key; None if the path
+    does not exist."""
     holder = None
-    for key in way:
+    for key in path:
         holder = fields
         if not isinstance(holder, dict) or key not in holder:
             return None
@@ -502,6 +541,7 @@ def _holder(fields: Any, way: tuple[str, ...]) -> dict[str, Any] | None:
 
 
 def _text(draft: Draft) -> str:
+    """Return the draft's file, with its comments."""
     return job_yaml(*_content(draft))
 
 
@@ -510,10 +550,11 @@ def _content(draft: Draft) -> tuple[dict[str, Any], dict[Any, str]]:
     with the job."""
     if draft.sweep is None:
         return draft.job, draft.comments
-    # which is the sweep's
+    # the name in a sweep's file is that of the sweep
     job = {name: value for name, value in draft.job.items() if name != "name"}
     comments: dict[ValuePath, str] = {}
     for path, text in draft.comments.items():
+        # a comment for the top of the file has a path that begins with ""
         start = () if path[0] == "" else ("job",)
         comments[start + path] = text
     fields = {"kind": "sweep", "name": draft.sweep["name"], "job": job, **draft.sweep}
@@ -521,10 +562,13 @@ def _content(draft: Draft) -> tuple[dict[str, Any], dict[Any, str]]:
 
 
 def _compiled(target: Target, draft: Draft, settings: Any, context: CompileContext) -> Plan:
+    """Return the plan of a draft's file, as `cloudtrain plan` makes it. Raises JobError if the file
+    is not valid."""
     text = _text(draft)
     assert read_document(text, "yaml").data == _content(draft)[0], "the file says what was drafted"
     file = parse(text, format="yaml", file="job.yaml")
     assert isinstance(file.job, TrainingJob)
+
     job = _with_places(file.job, target, settings, context)
     if file.sweep is None:
         return target.compile(job, settings, context)
@@ -545,8 +589,8 @@ def _with_places(
         if place_of is not None and is_local_path(path):
             base = os.path.basename(os.path.normpath(str(path)))
             is_file = item.type == "uri_file"
-            _, read = place_of(settings, context.account, UNREAD, base, is_file=is_file)
-            inputs[name] = item.model_copy(update={target.name: read})
+            _, storage_path = place_of(settings, context.account, UNREAD, base, is_file=is_file)
+            inputs[name] = item.model_copy(update={target.name: storage_path})
     return job.model_copy(update={"inputs": inputs})
 
 
@@ -557,10 +601,12 @@ def write_adoption(adoption: Adoption, folder: Path, *, force: bool = False) -> 
     if adoption.settings_text:
         texts["cloudtrain.toml"] = adoption.settings_text
     files = {folder / name: text for name, text in texts.items()}
+
     existing = [file for file in files if file.exists()]
     if existing and not force:
         hint = "name another folder with `--write`, or replace the files with `--force`"
         raise UsageError(f"`{existing[0]}` exists already", hint=hint, code="CT983")
+
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if adoption.code is not None:

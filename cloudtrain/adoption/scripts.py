@@ -46,15 +46,26 @@ _OUTSIDE = re.compile(
     r"""["'](\.\./(?:\.\./)?[A-Za-z0-9_-][\w-]*)"""
     r"""|(?:\.parent\.parent|parents\[1\]|["']\.\.["'])[\s/,)]+["']([\w-]+)"""
 )
+"""A path in a script's text to a folder outside of the script's: `"../data"`, or `data` after
+`Path(__file__).parent.parent`."""
 
 _MOST_FILES = 20_000
+"""The most files of a folder that is copied."""
+
 _MOST_BYTES = 1 << 30
+"""The most bytes of a folder that is copied."""
+
 _MOST_CAPTURED = 64 << 20
+"""The most bytes of a captured job."""
+
 LEFT_OUT = ("node_modules", "__pycache__", "site-packages")
+"""Folders that are not copied."""
+
 _KEPT = (
     "PATH LANG LC_ALL LD_LIBRARY_PATH AWS_REGION AWS_PROFILE AWS_DEFAULT_PROFILE "
     "VIRTUAL_ENV CONDA_PREFIX"
 ).split()
+"""The user's variables that the script gets."""
 
 
 @dataclass(frozen=True)
@@ -82,19 +93,23 @@ def run_script(
         place = Path(name)
         for path in ("hooks", "hooks/uploads", "home", "tmp"):
             (place / path).mkdir()
+
         folder = script.absolute().parent
         # Azure's SDK names the experiment after this folder
         title = folder.name or "work"
+        # two folders down, because the script's text may name folders two levels up
         work = _copy_of(folder, place / "above/above" / title)
         for outside in outside_folders(script):
             if outside.is_dir():
                 _copy_of(outside, work / os.path.relpath(outside, folder))
+
         _write_plan(place / "hooks", script, arguments)
         mark = secrets.token_hex(16)
         interpreter = python or sys.executable
         if python and os.sep in python:
             interpreter = os.path.abspath(python)
         command = [*_without_network(), interpreter, str(place / "hooks" / "driver.py")]
+
         environ = load_settings().environ
         notes: dict[str, list[str]] = {}
         for target, make_adopter in all_parts(AdopterMaker).items():
@@ -103,6 +118,7 @@ def run_script(
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_text(text, encoding="utf-8")
                 notes.setdefault(target, []).append(note)
+
         environment = _environment(place, mark, environ)
         code = _run(command, work, environment, place / "output.txt", mark, time_limit)
         captured = _captured(place, work, script, code, time_limit)
@@ -122,6 +138,8 @@ def outside_folders(script: Path) -> list[Path]:
 
 
 def _copy_of(folder: Path, copy: Path) -> Path:
+    """Copy a folder to `copy`, and return this. Hidden files, environments and `LEFT_OUT` are left
+    out. Raises UsageError if the rest is too large."""
     files = size = 0
     hint = "put the script, with the files that it needs, into a folder of its own"
 
@@ -130,10 +148,9 @@ def _copy_of(folder: Path, copy: Path) -> Path:
         skipped = set()
         for name in names:
             path = os.path.join(place, name)
-            is_plain = os.path.isdir(path) or os.path.isfile(path)  # no pipe, no socket
+            is_special = not (os.path.isdir(path) or os.path.isfile(path))  # a pipe, a socket
             is_environment = os.path.exists(os.path.join(path, "pyvenv.cfg"))
-            is_hidden = name.startswith(".") or name in LEFT_OUT
-            if is_hidden or is_environment or not is_plain:
+            if name.startswith(".") or name in LEFT_OUT or is_environment or is_special:
                 skipped.add(name)
             else:
                 files += 1
@@ -152,26 +169,27 @@ def _copy_of(folder: Path, copy: Path) -> Path:
 
 
 def _write_plan(place: Path, script: Path, arguments: Sequence[str]) -> None:
+    """Write the driver, its hooks and its `plan.json` into the folder `place`."""
     cells = None
     if script.suffix == ".ipynb":
         cells = cells_of(script)
-    hooks: dict[str, str] = {}
+
+    hooks = []
     for name, make_adopter in all_parts(AdopterMaker).items():
         text = make_adopter().hook()
         if text:
-            hooks[name] = text
-    for name, text in hooks.items():
-        (place / f"hook_{name}.py").write_text(text, encoding="utf-8")
+            hooks.append(name)
+            (place / f"hook_{name}.py").write_text(text, encoding="utf-8")
+
     source = Path(__file__).with_name("driver.py").read_text(encoding="utf-8")
     (place / "driver.py").write_text(source, encoding="utf-8")
-    plan = {"hooks": [*hooks], "script": script.name, "arguments": [*arguments], "cells": cells}
+    plan = {"hooks": hooks, "script": script.name, "arguments": [*arguments], "cells": cells}
     (place / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
 
 
 def _environment(place: Path, mark: str, environ: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of the script: the variables that programs need to start, home and
     temporary folders in `place`, invalid credentials, and `mark`."""
-    region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION")
     variables = {name: environ[name] for name in _KEPT if name in environ}
     variables |= {
         "HOME": str(place / "home"),
@@ -250,6 +268,7 @@ def _kill_what_is_left(mark: str) -> None:
             has_empty |= variables == {}
             if variables and variables.get(_MARK) == mark:
                 marked.append(process)
+
         for process in marked:
             with contextlib.suppress(psutil.Error):
                 process.kill()
@@ -265,7 +284,7 @@ def _variables(process: psutil.Process) -> dict[str, str] | None:
     import psutil
 
     try:
-        # the kernel's and dead ones have no memory
+        # one of the kernel and a dead one have no memory, and would seem to have no variables
         if process.memory_info().vms:
             return process.environ()
     except (psutil.Error, OSError):
@@ -276,9 +295,12 @@ def _variables(process: psutil.Process) -> dict[str, str] | None:
 def _captured(
     place: Path, work: Path, script: Path, code: int | None, time_limit: float
 ) -> Captured:
+    """Return the job that the driver has captured, whatever its exit code `code`. Raises UsageError
+    with what the script's output says if there is none."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         return _capture_in(place / "hooks", work)
-    last = _last_lines(place / "output.txt")
+
+    reason = _reason_in(place / "output.txt")
     if code is None:
         message = f"`{script}` has created no job within {time_limit:g} s"
         hint = (
@@ -286,54 +308,60 @@ def _captured(
             "docs/adopting.md shows how to get it"
         )
     elif code:
-        message = f"`{script}` failed before it created a job{last}"
+        message = f"`{script}` failed before it created a job{reason}"
         hint = (
             "name an interpreter with the script's packages: `--python`; it runs without "
             "network and credentials"
         )
-        if "ProfileNotFound" in last:
+        if "ProfileNotFound" in reason:
             hint = "add the profile to `~/.aws/config`, or correct its name in the script"
     else:
-        message = f"`{script}` ended without creating a training job{last}"
+        message = f"`{script}` ended without creating a training job{reason}"
         hint = "pass the arguments with which the script creates a job: `--args TEXT`"
     raise UsageError(message, hint=hint, code="CT984")
 
 
 def _capture_in(hooks: Path, work: Path) -> Captured:
+    """Read the captured job. Paths in the copied folders become relative to the script's folder."""
     text = read_bytes(hooks / "captured.json", _MOST_CAPTURED).decode()
     # the script's own folder, and those beside it
     for folder, path in ((work, "."), (work.parent, "..")):
         for name in {str(folder), os.path.realpath(folder)}:
-            copy = json.dumps(name)[1:-1]
+            copy = json.dumps(name)[1:-1]  # as the text has it, without the quotes
             text = text.replace(f"{copy}/", f"{path}/").replace(copy, path)
+
     data = json.loads(text)
     uploads = dict(_uploads(hooks))
-    return Captured(str(data["target"]), data["record"], uploads, _failed(hooks))
+    return Captured(str(data["target"]), data["record"], uploads, _failed_cells(hooks))
 
 
-def _last_lines(output: Path) -> str:
+def _reason_in(output: Path) -> str:
+    """Return a colon and why the script failed, as its output says it; empty without output."""
     with contextlib.suppress(OSError, UnicodeError):
         with output.open("rb") as file:
             file.seek(max(0, output.stat().st_size - 4000))
-            lines = file.read().decode(errors="replace").strip().splitlines()
+            last_lines = file.read().decode(errors="replace").strip().splitlines()
             file.seek(0)
-            first = file.read(1 << 20).decode(errors="replace").splitlines()
-        failure = next((line for line in first if re.match(r"cell \d+: ", line)), None)
+            first_lines = file.read(1 << 20).decode(errors="replace").splitlines()
+
+        # the driver prints the failures of cells, and knows the one for which there is no job
+        failure = next((line for line in first_lines if re.match(r"cell \d+: ", line)), None)
         with contextlib.suppress(OSError):
             failure = read_text(output.parent / "hooks" / "cause.txt")
-        if lines:
-            reason = failure or error_in(lines) or lines[-1]
+        if last_lines:
+            reason = failure or error_in(last_lines) or last_lines[-1]
             return f": {reason[:300]}"
     return ""
 
 
-def _failed(folder: Path) -> tuple[str, ...]:
+def _failed_cells(folder: Path) -> tuple[str, ...]:
     with contextlib.suppress(OSError):
         return tuple(dict.fromkeys(read_text(folder / "failed.txt").splitlines()))
     return ()
 
 
 def _uploads(folder: Path) -> Iterator[tuple[str, bytes]]:
+    """Yield the storage path and the content of each upload that the driver has stored."""
     with contextlib.suppress(OSError):
         places = read_text(folder / "uploads.txt").splitlines()
         for number, place in enumerate(places):
@@ -359,12 +387,14 @@ def originals_of_script(
         hint = "cloudtrain adopts training jobs"
         message = f"the first job that `{script}` creates is not a training job"
         raise cannot_adopt(message, hint)
+
     folder = script.absolute().parent
     kind = f"the request that {script.name} sends"
     if captured.failed:
         kind += f"; failed: {', '.join(captured.failed)}"
     if captured.notes:
         kind += f"; with {' and '.join(captured.notes)}"
+
     places = [*_folders(folder), *outside_folders(script)]
     source = None
     if archive is not None:
@@ -376,7 +406,7 @@ def originals_of_script(
         kind_of_job = kind
         for address in original.other_uploads[:3]:
             kind_of_job += f"; it also uploads {address}"
-        # or else the script has made the folder of its code itself
+        # a script may have made the folder of its code itself, in the copy
         is_there = original.source is not None and (folder / original.source).is_dir()
         located = replace(
             _with_data(original, folder, places),
@@ -396,13 +426,12 @@ def _with_data(original: Original, folder: Path, places: Sequence[Path]) -> Orig
     made = dict[str, bytes]()
     for number, (address, files) in enumerate(original.uploads.items(), 1):
         path = _source_in(folder, places, files)
+        is_folder = path is None or (folder / path).is_dir()
         if path is None:
             path = f"{UPLOADED}/{number}"
             for name, content in files.items():
                 made[f"{path}/{name}"] = content
-            data[address] = f"{path}/"
-        else:
-            data[address] = f"{path}/" if (folder / path).is_dir() else path
+        data[address] = f"{path}/" if is_folder else path
     return replace(original, data=data, made_data=archive_of(made) if made else None)
 
 
@@ -413,7 +442,7 @@ def _source_in(folder: Path, places: Sequence[Path], files: Mapping[str, bytes])
     if not files:
         return None
     for place in places:
-        if not all(_is_file(place / name, content) for name, content in files.items()):
+        if not all(_has_content(place / name, content) for name, content in files.items()):
             continue
         if set(_names_below(place)) <= files.keys():
             return os.path.relpath(place, folder)
@@ -425,7 +454,7 @@ def _source_in(folder: Path, places: Sequence[Path], files: Mapping[str, bytes])
 def _folders(folder: Path) -> Iterator[Path]:
     """Yield the folder and its subfolders, the nearest first."""
     waiting = [(folder, 0)]
-    for place, depth in waiting:
+    for place, depth in waiting:  # which grows meanwhile
         yield place
         if depth < _DEEP and len(waiting) < _MOST_FOLDERS:
             with os.scandir(place) as entries:
@@ -435,7 +464,8 @@ def _folders(folder: Path) -> Iterator[Path]:
                     waiting.append((place / name, depth + 1))
 
 
-def _is_file(path: Path, content: bytes) -> bool:
+def _has_content(path: Path, content: bytes) -> bool:
+    """Return whether `path` is a file with this content."""
     try:
         if not path.is_file() or path.stat().st_size != len(content):
             return False
@@ -448,6 +478,7 @@ def _names_below(folder: Path) -> Iterator[str]:
     """Yield the paths of the files below a folder, relative to it. Files that are not copied for
     the script's run, such as hidden files, are left out."""
     for place, folders, names in os.walk(folder):
+        # what this list loses, `os.walk` does not enter
         folders[:] = [name for name in folders if not name.startswith(".") and name not in LEFT_OUT]
         for name in names:
             if not name.startswith(".") and not name.endswith(".pyc"):

@@ -14,6 +14,7 @@ _MOST = 1 << 20
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\+?)=")
+# NAME, NAME[INDEX], NAME-DEFAULT, NAME:-DEFAULT
 _PARAMETER = re.compile(r"([A-Za-z_]\w*)(?:\[([@*]|\d+)\])?(?:(:?)-([^'\"\\]*))?", re.DOTALL)
 _SPACE = re.compile(r"[ \t\n]+")
 _REDIRECTION = re.compile(r"(?:\d*|&)(<<<|<<-?|>>|<>|[<>])(&?)")
@@ -68,6 +69,9 @@ def commands_of(text: str, variables: Mapping[str, Value] | None = None) -> list
 
 
 class _Reader:
+    """Reads a script once from its beginning. A method reads what begins at `at`, and moves `at`
+    behind it."""
+
     def __init__(self, text: str, variables: dict[str, Value]) -> None:
         self.text = text
         self.at = 0
@@ -84,8 +88,10 @@ class _Reader:
             command, separator = self._command()
             command.after_pipe = is_after_pipe
             is_after_pipe = separator in ("|", "|&")
+
             lines = self.text[start : self.at].replace("\\\n", " ")
             command.text = " ".join(lines.split()).rstrip("&|;() ")
+
             if command.words and not self._declares(command):
                 command.exported = dict(self.exported)
                 commands.append(command)
@@ -94,12 +100,15 @@ class _Reader:
         return commands
 
     def _command(self) -> tuple[ShellCommand, str]:
+        """Read a command. Return it with what ends it, such as `;`; empty at the end of the text.
+        The command has no words if the text only sets variables."""
         command = ShellCommand("")
         while self.at < len(self.text):
             redirection = _REDIRECTION.match(self.text, self.at)
             separator = _SEPARATOR.match(self.text, self.at)
             takes_assignments = not command.words or command.words[0] in (*_DECLARATIONS, "env")
             assignment = _ASSIGNED.match(self.text, self.at) if takes_assignments else None
+
             if self.text.startswith("\\\n", self.at):
                 self.at += 2
             elif self.text[self.at] in " \t":
@@ -116,12 +125,15 @@ class _Reader:
                 self._assign(assignment, command)
             else:
                 words = self._word()
+                # a keyword at the beginning is followed by the command itself
                 if command.words or words != words[:1] or words[0] not in _KEYWORDS:
                     command.words += words
         self._end(command)
         return command, ""
 
     def _end(self, command: ShellCommand) -> None:
+        """Set the script's variables, if the command only assigns. Before a command's name, they
+        are set for that command alone."""
         if command.words:
             return
         self.variables |= command.assigned
@@ -148,6 +160,8 @@ class _Reader:
         return True
 
     def _assign(self, match: re.Match[str], command: ShellCommand) -> None:
+        """Read the value after `NAME=` or `NAME+=`. An array is set at once, a text when the
+        command ends."""
         self.at = match.end()
         name, plus = match.groups()
         before = self.variables.get(name) if plus else None
@@ -156,13 +170,15 @@ class _Reader:
             items = [before] if isinstance(before, str) else before or []
             self.variables[name] = [*items, *self._array()]
             return
+
         words = self._word(split=False)
-        value = _same(" ".join(words), *words)
+        value = _joined(" ", words)
         if not isinstance(before, str):
             before = ""
-        command.assigned[name] = _same(before + value, before, value)
+        command.assigned[name] = _joined("", (before, value))
 
     def _array(self) -> list[str]:
+        """Read the words of an array, after its opening bracket."""
         words = list[str]()
         while self.at < len(self.text):
             if self.text[self.at] in " \t\n":
@@ -202,8 +218,10 @@ class _Reader:
         return result.end()
 
     def _literal(self) -> str:
+        """Read a text in single quotes, or a backslash with the character after it."""
         if self.text[self.at] == "\\":
             self.at += 2
+            # a backslash at the end of a line joins it with the next one
             return self.text[self.at - 1 : self.at].replace("\n", "")
         end = self._find("'", self.at + 1)
         text = self.text[self.at + 1 : end]
@@ -216,24 +234,26 @@ class _Reader:
         self.at += 1
         words = [""]
         is_open = False
-        is_nothing = False
+        has_empty_array = False
         while self.at < len(self.text):
             letter = self.text[self.at]
             if letter == '"':
                 self.at += 1
-                if is_nothing and words == [""]:
+                if has_empty_array and words == [""]:
                     words = []
                 return words, is_open
+
             unknown = False
             if _ESCAPED.match(self.text, self.at):
                 values = [self._literal()]
             elif letter in "$`":
                 values, unknown = self._expanded(quoted=True)
-                is_nothing = is_nothing or not values
+                has_empty_array = has_empty_array or not values
             else:
                 plain = _PLAIN.match(self.text, self.at)
                 values = [plain[0] if plain else letter]
                 self.at += len(values[0])
+            # a part joins the word before it; the other values of an array are words of their own
             words[-1] += "".join(values[:1])
             words += values[1:]
             is_open = is_open or unknown
@@ -247,6 +267,7 @@ class _Reader:
         name = _NAME.match(self.text, start + 1)
         is_open = True
         parameter = ""
+
         if self.text[start] == "`":
             self.at = self._find("`", start + 1) + 1
         elif following == "'" and not quoted:
@@ -261,7 +282,7 @@ class _Reader:
             parameter = name[0]
         elif following and following in "@*#?$!-0123456789":
             self.at += 2
-        else:
+        else:  # a plain dollar sign
             self.at += 1
             is_open = False
 
@@ -282,15 +303,17 @@ class _Reader:
         value = self.variables.get(name)
         if value is None and default is None:
             return [raw], True
+
         words = [value] if isinstance(value, str) else value or []
         if index not in ("@", "*"):
             place = int(index or 0)
-            # it may be several words, or none
+            # an open text may be several words, or none, so the place is not known
             if _has_open(words[:place]):
                 return [raw], True
             words = words[place : place + 1]
         if default is not None and (not words or (colon and not any(words))):
             words = _Reader(f'"{default}"', self.variables)._word(split=False)
+
         is_open = _has_open(words)
         if index == "*" and quoted:
             words = [" ".join(words)]
@@ -316,6 +339,7 @@ class _Reader:
             return None
 
     def _redirect(self, match: re.Match[str]) -> None:
+        """Read where a redirection leads, and note the last line of a here-document."""
         self.at = match.end()
         if self.text.startswith("(", self.at):
             self.at = self._closing(self.at, "(", ")")
@@ -328,13 +352,13 @@ class _Reader:
 
     def _skip_documents(self) -> None:
         while self.documents:
-            last = self.documents.pop(0)
+            last_line = self.documents.pop(0)
             while self.at < len(self.text):
                 start = self.at
                 self._skip_line()
                 line = self.text[start : self.at].strip()
                 self.at += 1
-                if line == last:
+                if line == last_line:
                     break
 
     def _skip_line(self) -> None:
@@ -342,6 +366,7 @@ class _Reader:
         self.at = len(self.text) if end < 0 else end
 
     def _find(self, mark: str, start: int) -> int:
+        """Return the place of the next `mark`, which closes a quote."""
         end = self.text.find(mark, start)
         if end < 0:
             raise ValueError("a quote is not closed")
@@ -401,8 +426,9 @@ class _Words:
         return self._words
 
 
-def _same(text: str, *parts: str) -> str:
-    """Return the text, as `Open` if one of its parts is."""
+def _joined(separator: str, parts: Sequence[str]) -> str:
+    """Join the parts of a value. The result is `Open` if one of them is."""
+    text = separator.join(parts)
     if len(text) > _MOST:
         raise ValueError("a variable is too long")
     return Open(text) if _has_open(parts) else text
@@ -413,6 +439,7 @@ def _has_open(parts: Sequence[str]) -> bool:
 
 
 def _number(node: ast.expr) -> int:
+    """Return the value of an arithmetic expression. Raises ValueError for any other expression."""
     if isinstance(node, ast.Constant) and isinstance(node.value, int):
         return node.value
     if isinstance(node, ast.BinOp):

@@ -40,13 +40,12 @@ def originals_of_document(source: str) -> list[Original]:
     tool."""
     text, folder = text_of(source)
     data = parsed_text(text, source)
-    originals = [
-        original
-        for make_adopter in all_parts(AdopterMaker).values()
-        for original in make_adopter().originals(data, folder)
-    ]
+    originals = []
+    for make_adopter in all_parts(AdopterMaker).values():
+        originals += make_adopter().originals(data, folder)
     if originals:
         return originals
+
     name = _name(source)
     if isinstance(data, Mapping) and "name" in data and {"entry_point", "source_dir"} & data.keys():
         hint = f"run `cloudtrain plan {source}`"
@@ -73,6 +72,7 @@ def text_of(source: str) -> tuple[str, str | None]:
 
 
 def _text_on_stdin() -> str:
+    """Raises OSError or Unreadable, as reading a file does."""
     if sys.stdin is None:
         raise OSError(None, "it is closed")
     content = sys.stdin.buffer.read(MAX_BYTES + 1)
@@ -86,6 +86,7 @@ def _text_on_stdin() -> str:
 
 
 def _name(source: str) -> str:
+    """Return what messages call the source."""
     return "the text on stdin" if source == STDIN else f"`{source}`"
 
 
@@ -97,9 +98,10 @@ def parsed_text(text: str, source: str) -> Any:
     if form is None:
         is_json = text.lstrip("\ufeff \t\r\n").startswith(("{", "["))
         form = "json" if is_json else "yaml"
+
     try:
         document = read_document(text, form)
-        _whole_characters(document.data)
+        _refuse_half_characters(document.data)
     except Unreadable as error:
         place = f" (line {error.problem.line})" if error.problem.line else ""
         message = f"{name} is not valid {form.upper()}{place}: {error.problem.message}"
@@ -107,13 +109,15 @@ def parsed_text(text: str, source: str) -> Any:
         raise cannot_adopt(message, hint) from None
     if form == "json":
         return document.data
+
+    # cloudtrain's own reader, which has found the mistakes, reads YAML 1.2
     import yaml
 
     try:
         if _LONG_CLOCK.search(text):
             raise ValueError("a number in base 60 has too many digits")
         loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-        return _plain(yaml.load(text, loader))
+        return _as_json(yaml.load(text, loader))
     except (yaml.YAMLError, ValueError, TypeError, AttributeError, LookupError) as error:
         message = f"{name} is not valid YAML: {error}"
         raise cannot_adopt(message, "correct this line") from None
@@ -123,7 +127,7 @@ _LONG_CLOCK = re.compile(r"(?::[0-5]?[0-9]){150}")
 """YAML 1.1 reads `1:30` as 90, in a time that grows with the square of the length."""
 
 
-def _whole_characters(data: Any) -> None:
+def _refuse_half_characters(data: Any) -> None:
     """Refuse half of a surrogate pair, which JSON can hold and no file can."""
     try:
         json.dumps(data, ensure_ascii=False).encode()
@@ -133,12 +137,12 @@ def _whole_characters(data: Any) -> None:
         raise Unreadable(message, "write the character itself", code="CT015") from None
 
 
-def _plain(value: Any) -> Any:
+def _as_json(value: Any) -> Any:
     """Convert YAML's values to JSON's: keys and dates become strings."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): _as_json(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_plain(item) for item in value]
+        return [_as_json(item) for item in value]
     if isinstance(value, int) and value.bit_length() > 3 * MAX_DIGITS:
         raise ValueError("a number has too many digits")
     if value is None or isinstance(value, str | bool | int | float):
@@ -149,8 +153,10 @@ def _plain(value: Any) -> Any:
 # The code cells of a notebook as plain Python, without IPython's magics and shell lines.
 
 _MOST = 64 << 20
+"""The most bytes of a notebook."""
 
 _SHELL = re.compile(r"\s*(?:\w+\s*=\s*)?[!%]")
+"""The beginning of a shell line or a magic, whose result may be assigned."""
 
 _AROUND_PYTHON = ("%%time", "%%timeit", "%%capture", "%%prun")
 """Cell magics after which the cell's other lines are Python."""
@@ -174,6 +180,7 @@ _WRITES = re.compile(
 
 
 def _python_of(cell: str) -> str:
+    """Return a cell as Python; empty for a cell of another language."""
     match = _WRITES.fullmatch(cell.lstrip())
     if match is not None:
         # IPython replaces `$folder` and `{folder}`
@@ -181,33 +188,38 @@ def _python_of(cell: str) -> str:
         mode = "a" if match["append"] else "w"
         opening = f"with open(f{name!r}, {mode!r}, encoding='utf-8') as file:"
         return f"{opening}\n    file.write({match['text']!r})"
+
     lines = cell.strip().splitlines()
     while lines and lines[0].startswith("%%"):
         if lines[0].split()[0] not in _AROUND_PYTHON:
             return ""
         lines = lines[1:]
-    return "\n".join(_line(line) for line in _joined(lines))
+    return "\n".join(map(_python_line, _joined(lines)))
 
 
 def _joined(lines: list[str]) -> Iterator[str]:
-    shell = ""
+    """Yield the lines of a cell, with those of one shell command as one line."""
+    command = ""
     for line in lines:
-        if shell or _SHELL.match(line):
-            shell += line
+        if command or _SHELL.match(line):
+            command += line
             if line.endswith("\\"):
                 continue
-            yield shell
-            shell = ""
+            yield command
+            command = ""
         else:
             yield line
 
 
-def _line(line: str) -> str:
+def _python_line(line: str) -> str:
+    """Return a line as Python: `pass` for a magic and a shell line, and an empty list for their
+    results."""
     start = line.lstrip()
     indent = line[: len(line) - len(start)]
     commands = ("%", "!", "?", "pip install ", "conda install ")
     if start.startswith(commands) or start.rstrip().endswith("?"):
         return f"{indent}pass"
+
     name, equals, rest = start.partition("=")
     name = name.strip()
     if equals and name.isidentifier() and rest.lstrip().startswith(("!", "%")):
@@ -228,7 +240,9 @@ def adopt_launch(launch: TrainingLaunch, kind: str, place: Path) -> Adoption:
     `kind` describes the source in the job file's first comment. `place` is the folder that the job
     file will be in."""
     _take_secrets_out(launch, parsed(_draft(launch, place)))
+    # again, without the secrets
     draft = _draft(launch, place)
+
     of_launch = {
         "words": _words(launch),
         "instances": launch.instances,
@@ -243,6 +257,7 @@ def adopt_launch(launch: TrainingLaunch, kind: str, place: Path) -> Adoption:
 
 
 def _take_secrets_out(launch: TrainingLaunch, job: TrainingJob) -> None:
+    """Take the secrets of a job, which was drafted from the launch, out of the launch."""
     from cloudtrain.rules.values import secret_values
 
     for secret in secret_values(job):
@@ -259,12 +274,14 @@ def _source_dir(launch: TrainingLaunch, place: Path) -> str:
     is_here = os.path.exists(os.path.join(source, launch.program[0]))
     start = "." if is_here else launch.folder
     path = os.path.relpath(os.path.join(start, source), place)
+    # where the path leads to the same folder, it stays as the user has written it
     if os.path.isabs(source) or path == os.path.normpath(source):
         return source
     return path
 
 
 def _draft(launch: TrainingLaunch, place: Path) -> Draft:
+    """Return the job that a launch line starts, for a job file in the folder `place`."""
     comments: dict[ValuePath, str] = {}
     program, *arguments = launch.program
     stem = program.rpartition(".")[2] if launch.is_module else PurePosixPath(program).stem
@@ -272,11 +289,12 @@ def _draft(launch: TrainingLaunch, place: Path) -> Draft:
         "name": job_name_from(launch.name or stem),
         "source_dir": _source_dir(launch, place),
     }
+
     hyperparameters = None
     if not launch.is_module and not launch.is_command:
         hyperparameters = read_hyperparameters(arguments)
+    # another order or another spelling of the arguments may matter to the script
     if hyperparameters is None or [*hyperparameter_argv(hyperparameters)] != arguments:
-        # also for another order or another spelling, which may matter to the script
         job["command"] = shlex.join(_words(launch))
     else:
         job["entry_point"] = program
@@ -287,6 +305,7 @@ def _draft(launch: TrainingLaunch, place: Path) -> Draft:
         job["distribution"] = dict(launch.distribution)
         if launch.processes:
             job["distribution"]["processes_per_instance"] = launch.processes
+
     resources: dict[str, Any] = {"instance_count": launch.instances}
     if launch.gpu:
         resources["gpu"] = launch.gpu
@@ -302,6 +321,7 @@ def _draft(launch: TrainingLaunch, place: Path) -> Draft:
     environment = {name: value for name, value in environment.items() if value}
     if environment:
         job["environment"] = environment
+
     if launch.spot:
         job["spot"] = {}
     if launch.max_runtime:
@@ -310,6 +330,7 @@ def _draft(launch: TrainingLaunch, place: Path) -> Draft:
 
 
 def _words(launch: TrainingLaunch) -> list[str]:
+    """Return the command line of one process, without its launcher."""
     words = [] if launch.is_command else ["python"]
     if launch.is_module:
         words.append("-m")
@@ -317,6 +338,7 @@ def _words(launch: TrainingLaunch) -> list[str]:
 
 
 def _comparable(job: TrainingJob) -> dict[str, Any]:
+    """Return of a job what `adopt_launch` compares."""
     words = shlex.split(job.command or "")
     if job.entry_point is not None:
         words = ["python", job.entry_point, *hyperparameter_argv(job.hyperparameters)]

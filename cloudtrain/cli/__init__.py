@@ -43,7 +43,7 @@ def main() -> None:
         from cloudtrain.cli.terminal import mend_streams
 
         mend_streams()
-        # as Ctrl-C: temporary folders are removed
+        # SIGTERM then ends a command as Ctrl-C does, which removes its temporary folders
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         from cloudtrain.cli.app import run_command
 

@@ -55,6 +55,7 @@ def write_sections(
 
     for title, rows in sections.items():
         if rows:
+            # Typer makes the column of each table only as wide as that table needs
             padded = [(name.ljust(widest), text) for name, text in rows]
             with formatter.section(title):
                 formatter.write_dl(padded, _WIDEST, spacing)
@@ -72,12 +73,14 @@ class Command(TyperCommand):
         for param in _of_kind("argument", self.params):
             name = re.sub(r"[][]", "", _metavar(param))
             arguments.append((name, param.help or ""))
+
         options = []
         for param in _of_kind("option", self.get_params(ctx)):
             record = param.get_help_record(ctx)
             if record is not None:
                 text = _BRACKETS.sub("", record[1]).replace("\\[", "[")
                 options.append((record[0], text))
+
         write_sections(formatter, {"Arguments": arguments, "Options": options})
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -89,7 +92,7 @@ class Command(TyperCommand):
         try:
             rest: list[str] = super().parse_args(ctx, args)
         except Exception as error:
-            # then nobody could say whose `--help` tells more
+            # without a context, the hint could not say whose `--help` tells more
             if getattr(error, "ctx", ctx) is None:
                 error.ctx = ctx  # type: ignore[attr-defined]  # of Typer's own errors
             raise
@@ -100,6 +103,7 @@ class Command(TyperCommand):
         end = self._first_argument(args)
         if end is None:
             return args
+
         script = args[end]
         words = args[end + 1 :]
         is_module = end > 0 and args[end - 1] == "-m"
@@ -108,14 +112,12 @@ class Command(TyperCommand):
         elif not script.endswith(".py"):
             return args
 
-        is_separated = words[:1] == ["--"]
-        if not is_separated:
+        if words[:1] == ["--"]:
+            del words[0]
+        else:
             self._refuse_misplaced(script, words)
         if is_module:
-            rest = words[1:] if is_separated else words
-            return [*args[: end - 1], "--", script, *rest]
-        if is_separated:
-            return args
+            return [*args[: end - 1], "--", script, *words]
         return [*args[: end + 1], "--", *words]
 
     def _first_argument(self, args: list[str]) -> int | None:
@@ -125,6 +127,7 @@ class Command(TyperCommand):
         for option in _of_kind("option", self.params):
             if not option.is_flag:
                 with_value.update(option.opts)
+
         index = 0
         while index < len(args):
             word = args[index]
@@ -144,6 +147,7 @@ class Command(TyperCommand):
         own_options = [name for name in options if name in own]
         if not own_options:
             return
+
         from cloudtrain.documents.document import read_bytes
         from cloudtrain.job.syntax import script_file
 
@@ -152,7 +156,9 @@ class Command(TyperCommand):
             text = read_bytes(file or "").decode("utf-8", "replace")
         except OSError:  # reported when the job is made
             return
+
         for name in own_options:
+            # a script writes `-o` in quotes; a long name may be that of a variable
             pattern = rf"[\"']{name}[\"']"
             if name.startswith("--"):
                 argument = name[2:].replace("-", "[-_]")
@@ -167,10 +173,12 @@ class Command(TyperCommand):
 
 
 def _of_kind(kind: str, params: Iterable[Any]) -> list[Any]:
+    """Return the parameters that are an `argument` or an `option`, as `kind` says."""
     return [param for param in params if param.param_type_name == kind]
 
 
 def _metavar(param: Any) -> str:
+    """Return what the help calls the value of a parameter."""
     return str(param.metavar or param.name.upper())
 
 
@@ -311,14 +319,15 @@ def load_command(name: str) -> Any:
 
     without_pydantic_plugins()
     module = import_module(f"cloudtrain.cli.commands.{COMMANDS[name].module}")
-    command = getattr(module, f"{name}_command")
-    group = command
-    if not isinstance(command, typer.Typer):
+    group = getattr(module, f"{name}_command")
+    if not isinstance(group, typer.Typer):
+        function = group
+        # Typer makes a group of one command into that command
         group = new_group()
-        group.command(name, cls=Command)(command)
-    result = built(group)
-    result.name = name
-    return result
+        group.command(name, cls=Command)(function)
+    command = built(group)
+    command.name = name
+    return command
 
 
 def run_command(args: Sequence[str]) -> int:
@@ -393,7 +402,7 @@ def _nearest_command(word: str, rest: Sequence[str]) -> str:
         return NearName.of(command_line(PROGRAM, "submit", word))
     if word == "version":
         return NearName.of(f"{PROGRAM} --version")
-    if word == "resume":
+    if word == "resume":  # which may mean three things
         name = rest[0] if rest else "NAME"
         return (
             f"{typed(PROGRAM, 'rerun', name)} sends a run again, "
@@ -404,8 +413,9 @@ def _nearest_command(word: str, rest: Sequence[str]) -> str:
     command = commands_elsewhere().get(word)
     if command is not None:
         has_options = any(argument.startswith("-") for argument in rest)
-        same = rest if command in _OF_ONE and not has_options else ()
-        return NearName.of(command_line(PROGRAM, command, *same))
+        kept = rest if command in _OF_ONE and not has_options else ()
+        return NearName.of(command_line(PROGRAM, command, *kept))
+
     near = did_you_mean(word, COMMANDS)
     return near if isinstance(near, NearName) else f"see `{PROGRAM} --help`"
 
@@ -426,12 +436,14 @@ def with_whole_words(
     prefix = _join_colons(environ)
     if not prefix:
         return complete()
+
     answers = io.StringIO()
     try:
         with contextlib.redirect_stdout(answers):
             code = complete()
     except SystemExit as error:  # how Typer ends a completion
         code = int(error.code or 0)
+
     for answer in answers.getvalue().splitlines():
         if answer:
             sys.stdout.write(f"{answer.removeprefix(prefix)}\n")
@@ -446,14 +458,17 @@ def _join_colons(environ: MutableMapping[str, str]) -> str:
     index = environ.get(_INDEX, "")
     if ":" not in words or not index.isdecimal():
         return ""
+
     end = int(index) + 1
-    result: list[str] = []
+    joined: list[str] = []
     for word in words[:end]:
-        if result and (word == ":" or result[-1].endswith(":")):
-            result[-1] += word
+        if joined and (word == ":" or joined[-1].endswith(":")):
+            joined[-1] += word
         else:
-            result.append(word)
-    environ[_WORDS] = "\n".join([*result, *words[end:]])
-    environ[_INDEX] = str(len(result) - 1)
-    head, colon, _ = result[-1].rpartition(":")
+            joined.append(word)
+
+    # the index is that of the word at the cursor
+    environ[_WORDS] = "\n".join([*joined, *words[end:]])
+    environ[_INDEX] = str(len(joined) - 1)
+    head, colon, _ = joined[-1].rpartition(":")
     return head + colon

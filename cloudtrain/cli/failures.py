@@ -15,8 +15,16 @@ from typing import Any
 import typer
 
 from cloudtrain.cli.terminal import counted, discard, show, typed
-from cloudtrain.errors import CloudtrainError, PreflightError, UsageError, did_you_mean, more_about
+from cloudtrain.errors import (
+    CloudtrainError,
+    NearName,
+    PreflightError,
+    UsageError,
+    did_you_mean,
+    more_about,
+)
 
+# cloudtrain/cli/__init__.py lists the exit codes.
 EXIT_DEFECT = 70
 EXIT_INTERRUPTED = 130
 EXIT_PIPE = 141
@@ -47,6 +55,7 @@ def guarded(command: Callable[[], object]) -> int:
     """Run a command and return its exit code. Every error becomes a message on stderr."""
     try:
         code = _run(command)
+        # what is still to be printed may fail, too
         return _run(sys.stdout.flush) or code
     except BrokenPipeError:
         discard(sys.stdout)
@@ -54,6 +63,8 @@ def guarded(command: Callable[[], object]) -> int:
 
 
 def _run(command: Callable[[], object]) -> int:
+    """Run a command and return its exit code, which is 0 if it returns no number. Report its error.
+    A broken pipe is raised."""
     try:
         result = command()
     except CloudtrainError as error:
@@ -68,7 +79,7 @@ def _run(command: Callable[[], object]) -> int:
         raise
     # the last line of defence, which says what to do about it
     except Exception as error:  # noqa: BLE001
-        mistake = _found_by_the_system(error)
+        mistake = _mistake_in(error)
         if mistake is None:
             return _report_defect(error)
         report(mistake)
@@ -81,17 +92,19 @@ def report(error: CloudtrainError) -> None:
     several."""
     from cloudtrain.plans.document import Document, Text
 
-    notices = list(_notices(error))
-    end = _end(error, [notice.level for notice in notices])
-    blocks = [*notices, Text(end)] if end else notices
+    blocks = list(_notices(error))
+    end = _end(error, [notice.level for notice in blocks])
+    if end:
+        blocks.append(Text(end))
     show(Document(blocks), sys.stderr)
 
 
 def _notices(error: CloudtrainError) -> Iterator[Any]:
+    """Yield a block for each finding, or for each of the first problems."""
     from cloudtrain.plans.document import Notice
 
     if isinstance(error, PreflightError):
-        # layer 0 cannot name it
+        # `cloudtrain.errors` may import no other part of cloudtrain, so it cannot name their type
         yield from (finding.notice() for finding in error.findings)  # type: ignore[attr-defined]
         return
     for problem in error.problems[:_MOST_SHOWN]:
@@ -100,11 +113,13 @@ def _notices(error: CloudtrainError) -> Iterator[Any]:
 
 
 def _end(error: CloudtrainError, levels: Sequence[str]) -> str:
-    """A `PreflightError` ends with the number of findings and a hint, any other with the number of
-    several problems."""
+    """Return the last lines of the report: for a `PreflightError` the number of findings and a
+    hint, for several problems their number, and otherwise nothing. `levels` are those of the
+    blocks."""
     if isinstance(error, PreflightError):
         end = f"{_count(error, levels)}; nothing was sent"
         return f"{end}\n{error.hint}" if error.hint else end
+
     count = len(error.problems)
     if count < 2:
         return ""
@@ -128,30 +143,40 @@ def _count(error: CloudtrainError, levels: Sequence[str]) -> str:
 def _in_our_words(error: Any) -> UsageError:
     """Convert an error of Typer to cloudtrain's form: a message without a full stop, and a hint."""
     path = error.ctx.command_path if error.ctx is not None else "cloudtrain"
-    see_help = f"see `{path} --help`"
+    hint = f"see `{path} --help`"
     option = getattr(error, "option_name", None)
+    # by their names, because the classes' module differs between Typer's versions
     if option is not None and type(error).__name__ == "NoSuchOption":
-        replacement = _REPLACEMENTS.get((path, option))
-        if replacement is not None:
-            return UsageError(f"`{path}` no longer has the option `{option}`", hint=replacement)
-        options = _options(error.ctx)
-        of_job = _field_hint(option, error.ctx) if "--set" in options else None
-        near = did_you_mean(option, options, _LIKENESS if of_job else 0.6) or ""
-        near = near if near.startswith("did") else of_job or see_help
-        return UsageError(f"`{path}` has no option `{option}`", hint=near)
+        return _no_such_option(option, path, error.ctx, hint)
     param = getattr(error, "param", None)
     if type(error).__name__ == "MissingParameter" and param is not None:
         missing = param.metavar or param.opts[0]
-        return UsageError(f"`{path}` needs {missing}", hint=see_help)
+        return UsageError(f"`{path}` needs {missing}", hint=hint)
+
     text = error.format_message().rstrip(".").replace("'", "`")
     for theirs, ours in _SAID.items():
         text = re.sub(theirs, ours, text)
-    see_help = _value_hint(error, text) or see_help
+
+    hint = _value_hint(error, text) or hint
+    # `submit job.yaml epochs=3`
     extra = re.search(r"unexpected extra argument\S* \(([\w.-]+=\S*)", text)
     if extra and "--set" in _options(error.ctx):
-        see_help = f"to change a field of the job, write `--set {extra[1].rstrip(')')}`"
-    message = text[:1].lower() + text[1:]
-    return UsageError(message, hint=see_help)
+        hint = f"to change a field of the job, write `--set {extra[1].rstrip(')')}`"
+    return UsageError(text[:1].lower() + text[1:], hint=hint)
+
+
+def _no_such_option(option: str, path: str, ctx: Any, see_help: str) -> UsageError:
+    """Return the error for an option that the command `path` does not have. `see_help` is the hint
+    if none is better."""
+    replacement = _REPLACEMENTS.get((path, option))
+    if replacement is not None:
+        return UsageError(f"`{path}` no longer has the option `{option}`", hint=replacement)
+    options = _options(ctx)
+    field_hint = _field_hint(option, ctx) if "--set" in options else None
+    hint: str | None = did_you_mean(option, options, _LIKENESS if field_hint else 0.6)
+    if not isinstance(hint, NearName):
+        hint = field_hint or see_help
+    return UsageError(f"`{path}` has no option `{option}`", hint=hint)
 
 
 _REPLACEMENTS = {
@@ -173,6 +198,8 @@ def _field_hint(option: str, ctx: Any) -> str | None:
     option."""
     if not option.startswith("--"):
         return None
+
+    # the value follows `=` or is the next word; a flag has none
     words = [*ctx.meta.get(WORDS, ()), ""]
     value = ""
     for word, after in pairwise(words):
@@ -183,6 +210,7 @@ def _field_hint(option: str, ctx: Any) -> str | None:
                 value = after
             break
     value = value or "true"
+
     name = option.removeprefix("--")
     field = name.replace("-", "_")
     # a command without a mistake need not read the options
@@ -210,14 +238,17 @@ _SAID = {
 
 
 def _value_hint(error: Any, text: str) -> str | None:
+    """Return what to write for an option whose value is wrong; None if `text`, the message, is
+    about something else."""
     names = getattr(getattr(error, "param", None), "opts", ())
     flag = next((name for name in names if name.startswith("--")), None)
     if flag is None:
         return None
-    value, isnt, options = text.partition(" is not one of ")
-    if isnt:
+
+    value, is_choice, choices = text.partition(" is not one of ")
+    if is_choice:
         word = value.rpartition("`: ")[2].strip("`")
-        return did_you_mean(word, re.findall(r"`([^`]+)`", options))
+        return did_you_mean(word, re.findall(r"`([^`]+)`", choices))
     least = re.search(r"it must be at least (\S+)$", text)
     if least:
         return f"write `{flag} {least[1]}` or more"
@@ -227,6 +258,7 @@ def _value_hint(error: Any, text: str) -> str | None:
 
 
 def _options(ctx: Any) -> list[str]:
+    """Return the long names of a command's options."""
     names = option_names(ctx.command.get_params(ctx))
     return [name for name in names if name.startswith("--")]
 
@@ -239,7 +271,7 @@ def option_names(params: Iterable[Any]) -> Iterator[str]:
                 yield name
 
 
-def _found_by_the_system(error: Exception) -> UsageError | None:
+def _mistake_in(error: Exception) -> UsageError | None:
     """Convert an OSError that the user caused, such as a path that is too long. Return None for
     other errors."""
     if not isinstance(error, OSError):
@@ -266,6 +298,7 @@ def _found_by_the_system(error: Exception) -> UsageError | None:
 
 
 def _report_defect(error: Exception) -> int:
+    """Return the exit code. During a completion, nothing is printed into the user's line."""
     from cloudtrain.targets.settings import debug_wanted
 
     if debug_wanted():
@@ -275,7 +308,7 @@ def _report_defect(error: Exception) -> int:
         return EXIT_DEFECT
     from cloudtrain.system.plugins import plugin_of
 
-    what = " ".join(f"{type(error).__name__}: {error}".split())
+    what = " ".join(f"{type(error).__name__}: {error}".split())  # on one line
     package = plugin_of(error)
     whose = "cloudtrain"
     them = ""

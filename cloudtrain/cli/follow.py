@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 # Selection of the printed lines of a run's output, by pattern, time or level.
 
-
 _WORDS = {
     LogLevel.warning: (
         r"\b(?:WARN|WARNING|ERROR|CRITICAL|FATAL)\b|\b\w*(?:Warning|Error|"
@@ -72,6 +71,8 @@ class Selection(NamedTuple):
 
 
 def _is_grave(line: LogLine, level: LogLevel, open_tracebacks: set[_Source]) -> bool:
+    """Return whether a line has the level, or belongs to a traceback. `open_tracebacks` are the
+    sources in the middle of one, and are kept up to date."""
     source = (line.instance, line.rank, line.stream)
     if _TRACEBACK in line.text:
         open_tracebacks.add(source)
@@ -84,6 +85,7 @@ def _is_grave(line: LogLine, level: LogLevel, open_tracebacks: set[_Source]) -> 
 
 
 def pattern_of(text: str | None) -> re.Pattern[str] | None:
+    """Raises UsageError if the text is not a regular expression."""
     if text is None:
         return None
     try:
@@ -130,7 +132,7 @@ def report_end(
     left out if they are among the lines `printed` before."""
     if status.state in (RunState.FAILED, RunState.LOST):
         details = set(map(str.rstrip, status.details))
-        if details <= set(map(str.rstrip, printed)):
+        if details <= set(map(str.rstrip, printed)):  # they are still on the screen
             status = replace(status, details=())
         _report_failure(run, status)
         return
@@ -143,7 +145,8 @@ def report_end(
             return  # no process has started, so there is nothing to read or download
         values = status.reason  # such as the run that it waited for
     elif run.is_sweep:
-        values = _of_sweep(status)
+        values = _sweep_summary(status)
+
     word = "was stopped" if is_stopped else str(status.state)
     result = f"`{run.name}` {word}{_after(status)}"
     if values:
@@ -158,7 +161,7 @@ def report_end(
         next_words = typed("cloudtrain", "logs", run.name)
     if source is not None:
         work = _working_files(source)
-        folder = _downloads_of(source, status, has_work=bool(work))
+        folder = _folder_to_download(source, status, has_work=bool(work))
         if work:
             _say_working_files(run, work, is_next=folder == "work/")
         if folder:
@@ -170,11 +173,11 @@ def _say_working_files(run: Run, work: Mapping[str, Path], *, is_next: bool) -> 
     """Say which files the script left in its working folder. With `is_next`, the line below says
     how to copy them."""
     them = "it" if len(work) == 1 else "them"
-    words = _words_of(work)
+    sentence = _count_of(work)
     if not is_next:
         copy = typed("cloudtrain", "download", run.name, "work/")
-        words += f"; {copy} copies {them}"
-    say(words)
+        sentence += f"; {copy} copies {them}"
+    say(sentence)
     keep = "pass the script the folder '${{outputs.model}}', or save in `runtime.model_dir()`"
     say(f"a cloud would lose {them}: {keep}")
 
@@ -188,7 +191,7 @@ def _best_trial(run: Run, status: RunStatus) -> Run | None:
     return None
 
 
-def _of_sweep(status: RunStatus) -> str:
+def _sweep_summary(status: RunStatus) -> str:
     """Return the summary of a sweep: `trial 7 is the best, accuracy 0.97; 2 of 40 trials
     failed`."""
     values = [
@@ -221,6 +224,8 @@ def _report_failure(run: Run, status: RunStatus) -> None:
 
 
 def _hint_of_failure(run: Run, status: RunStatus) -> str:
+    """Return the command that shows more, and for a script that joined others in vain how to run it
+    alone."""
     if run.is_sweep:
         if f"continue {run.name}" in (status.reason or ""):  # its driver failed, not its trials
             return f"{typed('cloudtrain', 'trials', run.name)} lists its trials"
@@ -231,6 +236,7 @@ def _hint_of_failure(run: Run, status: RunStatus) -> str:
     if status.failed_rank is not None:
         words += ["--rank", str(status.failed_rank)]
     hint = f"{typed(*words)} prints its whole output"
+
     joins = any(re.search(_JOINING, line) for line in run.last_status.details)
     if joins and _distribution_of(run) != "none":
         hint += "; `--set distribution.type=none` runs the script in one process, as `python` does"
@@ -238,12 +244,14 @@ def _hint_of_failure(run: Run, status: RunStatus) -> str:
 
 
 def _distribution_of(run: Run) -> str:
+    """Return the type of the run's `distribution`; `none` also if the job cannot be read."""
     with suppress(CloudtrainError):
         return str(run.show().job.get("distribution", {}).get("type", "none"))
     return "none"
 
 
 def _after(status: RunStatus) -> str:
+    """Return how long the run took, as ` after 3m`; empty if it is unknown."""
     if status.started is None or status.ended is None:
         return ""
     return f" after {duration_of(status)}"
@@ -257,9 +265,9 @@ def _working_files(run: Run) -> dict[str, Path]:
         return {}
 
 
-def _words_of(work: Mapping[str, Path]) -> str:
-    """Return a line with the number of working files and the name of the largest one, which may be
-    the model."""
+def _count_of(work: Mapping[str, Path]) -> str:
+    """Return a sentence with the number of working files and the name of the largest one, which may
+    be the model."""
     sizes = {name: file.stat().st_size for name, file in work.items() if file.exists()}
     largest = max(sizes, key=sizes.__getitem__, default="")
     file = f"`{largest}`, {format_size(sizes.get(largest, 0))}"
@@ -270,7 +278,7 @@ def _words_of(work: Mapping[str, Path]) -> str:
     return f"the script wrote {count} into its working folder: the largest is {file}"
 
 
-def _downloads_of(run: Run, status: RunStatus, *, has_work: bool) -> str:
+def _folder_to_download(run: Run, status: RunStatus, *, has_work: bool) -> str:
     """Return the folder to suggest for download: the checkpoint, the model, an output, or the
     working files; empty where a run of this machine wrote no file."""
     outputs = run.written
@@ -281,6 +289,7 @@ def _downloads_of(run: Run, status: RunStatus, *, has_work: bool) -> str:
     else:
         output = next(iter(outputs))
 
+    # what a run elsewhere has written is not known here
     is_here = run.directory is not None and run.directory.is_dir()
     if is_here and not _has_files(outputs.get(output, "")):
         names = (name for name in outputs if re.match("model|outputs|checkpoint", name))
@@ -290,9 +299,10 @@ def _downloads_of(run: Run, status: RunStatus, *, has_work: bool) -> str:
     return f"{output}/" if output in ("checkpoint", "model") else output
 
 
-def _has_files(folder: str) -> bool:
-    place = Path(folder)
-    if not folder:
+def _has_files(output: str) -> bool:
+    """Return whether the output, a folder or a file, holds anything; False for an empty path."""
+    place = Path(output)
+    if not output:
         return False
     return place.is_file() or (place.is_dir() and any(place.iterdir()))
 
@@ -342,19 +352,18 @@ def print_logs(
 
     with outlived_by(run, KeyboardInterrupt):
         if not follow:
-            lines = selected()
-            if selection == Selection():
+            lines: Iterable[LogLine] = selected()
+            if selection == Selection():  # otherwise, the conditions may leave out all lines
                 first = list(islice(lines, 1))
                 lines = chain(first, lines)
                 if not first:
                     _say_no_output(run, rank, instance)
-            if tail is None:
-                _write(lines, form, sys.stdout)
-            else:
-                newest = deque(lines, maxlen=min(tail, sys.maxsize))
-                _write(newest, form, sys.stdout)
+            if tail is not None:
+                lines = deque(lines, maxlen=min(tail, sys.maxsize))
+            _write(lines, form, sys.stdout)
             return 0
 
+        # the output so far is read twice, because `run.logs` cannot begin at its newest lines
         skip = 0
         if tail is not None:
             count = sum(1 for _ in selected())
@@ -401,6 +410,7 @@ def _fold_traces(lines: Iterable[LogLine]) -> Iterator[LogLine]:
     traceback."""
     failing = set()
     for line in lines:
+        # a line without a rank is that of an instance's launcher
         if line.rank is None and line.text.startswith("Traceback (most recent call last)"):
             failing.add(line.instance)
         if line.rank is not None or line.instance not in failing:
@@ -419,9 +429,12 @@ def _without_frames(lines: Iterable[LogLine]) -> Iterator[LogLine]:
 def _print(
     run: Run, lines_of: Callable[[OnStatus], Iterable[LogLine]], form: LineFormat, stream: TextIO
 ) -> tuple[dict[str, float], Iterable[str]]:
-    """Print lines as they appear. Return the last value of each metric, and the texts of the newest
-    lines. `lines_of` returns the lines; its argument is a function to call with every new status of
-    the run."""
+    """Print lines as they appear, on a terminal with the live view. Return the last value of each
+    metric, and the texts of the newest lines.
+
+    `lines_of` returns the lines; its argument is a function to call with every new status of the
+    run.
+    """
     printed: deque[str] = deque(maxlen=_SCREEN)
 
     def noted(lines: Iterable[LogLine]) -> Iterator[LogLine]:
@@ -471,8 +484,8 @@ _PAUSE = 0.1
 
 
 def upload_progress() -> Callable[[int, int], None] | None:
-    """The returned function takes the bytes sent and the total; None if stderr is not a
-    terminal."""
+    """Return a function that draws the line for a number of bytes sent and the total; None if
+    stderr is not a terminal."""
     if not _is_screen(sys.stderr):
         return None
     lock = threading.Lock()
@@ -485,6 +498,7 @@ def upload_progress() -> Callable[[int, int], None] | None:
             if amount < total and now - draw_time < _PAUSE:
                 return
             draw_time = now
+
             share = amount / total if total else 1.0
             sys.stderr.write(f"\r\033[Kuploading: {share:4.0%} of {format_size(total)}")
             if amount >= total:

@@ -90,6 +90,7 @@ def worded(options: SubmitOptions) -> Iterator[None]:
 
 
 def worded_plan(plan: Plan, options: SubmitOptions) -> Plan:
+    """Return the plan with the hints of its findings worded as by `worded`."""
     findings = tuple(_reworded(finding, options) for finding in plan.findings)
     return replace(plan, findings=findings)
 
@@ -105,11 +106,14 @@ def _reworded(item: Any, options: SubmitOptions) -> Any:
 
 
 def _file_job(options: SubmitOptions) -> JobFile:
+    """Return the job of a file. Raises UsageError for arguments and options that only a script
+    takes."""
     for flag, value in (("--gpu", options.gpu), ("--save-job", options.save_job)):
         if value:
             hint = "set the field in the job file, or with `--set`"
             message = f"`{flag}` works only with a script, but `{options.job}` is a job file"
             raise UsageError(message, hint=hint, code="CT902")
+
     if options.arguments:
         word = options.arguments[0]
         if options.job in ("python", "python3", "torchrun"):
@@ -118,24 +122,26 @@ def _file_job(options: SubmitOptions) -> JobFile:
             hint = f"to change a field, write `--set {word}`"
         else:
             hint = "to change a field, write `--set hyperparameters.epochs=3`"
-        raise UsageError(
-            f"`{options.job}` is a job file, which takes no arguments", hint=hint, code="CT902"
-        )
+        message = f"`{options.job}` is a job file, which takes no arguments"
+        raise UsageError(message, hint=hint, code="CT902")
+
     return job_file(options.job, options.set_)
 
 
 def job_file(job: str, overrides: Sequence[str] | None) -> JobFile:
+    """Return the job of a file or a bundled script, changed by `overrides` in the form that `--set`
+    takes."""
     if not job.startswith(BUNDLED) and not Path(job).exists():
         from cloudtrain.code.bundled import script_names
 
         if job in script_names():
-            raise UsageError(
-                f"there is no file `{job}`", hint=NearName.of(f"{BUNDLED}{job}"), code="CT903"
-            )
+            hint = NearName.of(f"{BUNDLED}{job}")
+            raise UsageError(f"there is no file `{job}`", hint=hint, code="CT903")
     return load_job_file(job, list(overrides or ()))
 
 
 def _script_job(options: SubmitOptions) -> JobFile:
+    """Return the job of a script with its arguments and options, and write it with `--save-job`."""
     from cloudtrain.job.from_script import job_text, load_script
 
     script = Path(options.job)
@@ -149,6 +155,7 @@ def _script_job(options: SubmitOptions) -> JobFile:
     overrides = _overrides_of(options, is_alone=is_alone)
     if arguments:
         _refuse_replacement(script, overrides)
+
     count = options.processes_per_instance
     if is_alone and count != 1:
         message = f"`{script}` joins no other process, so {count} would all train the same"
@@ -179,7 +186,8 @@ def _sets(options: SubmitOptions, *fields: str) -> bool:
 
 
 def _overrides_of(options: SubmitOptions, *, is_alone: bool) -> list[str]:
-    """Return the options that set a field of a script's job, in the form that `--set` takes."""
+    """Return the options that set a field of a script's job, in the form that `--set` takes.
+    The changes of `--set` itself follow."""
     model, _, gpus = (options.gpu or "").partition(":")
     count = options.processes_per_instance
     if is_alone and count == 1:  # as without `--nproc`
@@ -206,45 +214,46 @@ def _refuse_replacement(script: Path, overrides: Sequence[str]) -> None:
 
 
 def _save(file: Path, text: str) -> None:
+    """Write a new job file. Raises UsageError if the file exists or cannot be written."""
     if format_of(file) != "yaml":
-        raise UsageError(
-            f"`{file}` is not the name of a YAML file",
-            hint="write for example `--save-job job.yaml`",
-        )
+        hint = "write for example `--save-job job.yaml`"
+        raise UsageError(f"`{file}` is not the name of a YAML file", hint=hint)
     try:
         with file.open("x", encoding="utf-8") as stream:
             stream.write(text)
     except FileExistsError:
-        raise UsageError(
-            f"`{file}` already exists", hint="name another file, or remove this one"
-        ) from None
+        hint = "name another file, or remove this one"
+        raise UsageError(f"`{file}` already exists", hint=hint) from None
     except OSError as error:
-        raise UsageError(
-            f"cannot write `{file}`: {error.strerror}", hint="name another file"
-        ) from None
+        message = f"cannot write `{file}`: {error.strerror}"
+        raise UsageError(message, hint="name another file") from None
     say(f"wrote `{file}`")
 
 
 def target_of(options: SubmitOptions) -> Where:
-    """For a job file, the settings of its project are used instead of those of the working
-    directory."""
+    """Return the target with its settings, changed by the options that are settings. For a job
+    file, the settings of its project are used instead of those of the working directory."""
     is_script = is_python(options.job)
     name = options.target or None
-    if name is None and options.emulate:
+    if name is None and options.emulate:  # only this target emulates another one
         name = DEFAULT_TARGET
     is_file = not is_script and Path(options.job).is_file()
     near = Path(options.job).parent if is_file else None
     place = where(name, near=near, profile=options.profile)
     target = place.settings
 
-    values = {option: getattr(options, option) for option in _OF_THE_TARGET}
-    typed = {option: value for option, value in values.items() if value is not None}
-    if target.type != DEFAULT_TARGET:
-        if is_script:  # the job has them
-            typed = {option: value for option, value in typed.items() if option not in _OF_THE_JOB}
-        for option, value in typed.items():
+    typed = dict[str, Any]()
+    for option in _OF_THE_TARGET:
+        value = getattr(options, option)
+        if value is None:
+            continue
+        if target.type != DEFAULT_TARGET:
+            if is_script and option in _OF_THE_JOB:  # the job has it
+                continue
             if option not in _ALSO_ELSEWHERE or option not in type(target).model_fields:
                 raise _works_only_here(option, value, target.type)
+        typed[option] = value
+
     if is_script and _needs_no_launcher(options, target):
         typed["launcher"] = "python"
         say(
@@ -266,6 +275,7 @@ def _needs_no_launcher(options: SubmitOptions, target: TargetSettings) -> bool:
     """Return whether one process shall run a script here that torchrun could start too: this
     machine has no GPU, and you do not ask for several processes."""
     script = Path(options.job)
+    # the options and settings with which the user chooses how processes start
     names = {"instances", "processes_per_instance", "max_restarts", "launcher", "emulate", "gpu"}
     if target.type != DEFAULT_TARGET:
         return False
@@ -279,15 +289,13 @@ def _needs_no_launcher(options: SubmitOptions, target: TargetSettings) -> bool:
 
 
 def _works_only_here(option: str, value: Any, target: str) -> UsageError:
+    """Return the error for an option of the local target, typed for another target."""
     flag = "--" + option.replace("_", "-")
     hint = "add `--target local`"
     if option in _OF_THE_JOB:
         hint += f", or change the job with `--set {_OF_THE_JOB[option]}={value}`"
-    return UsageError(
-        f"`{flag}` works only on the local target, but the target is `{target}`",
-        hint=hint,
-        code="CT902",
-    )
+    message = f"`{flag}` works only on the local target, but the target is `{target}`"
+    return UsageError(message, hint=hint, code="CT902")
 
 
 def pinned(file: JobFile, target: Where, *, offline: bool = False) -> JobFile:
@@ -303,7 +311,8 @@ def pinned(file: JobFile, target: Where, *, offline: bool = False) -> JobFile:
 def plan_of(
     file: JobFile, target: Where, options: SubmitOptions, *, online: bool | None = False
 ) -> Plan:
-    """With `online=None`, the target is asked only if you have credentials."""
+    """Return the plan with its findings. With `online`, the target is asked too; with None, only if
+    you have credentials."""
     with worded(options):
         plan = ct.check(file.work, target, online=online, **choices(file, options))
         return worded_plan(plan, options)

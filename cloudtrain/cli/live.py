@@ -47,20 +47,22 @@ class ProgressRate:
     def __init__(self, now: float) -> None:
         self._latest: Values = {}
         self._reports: deque[tuple[float, float]] = deque(maxlen=_REPORTS)
+        """The times and steps of the newest reports."""
         self._step_of: dict[int, float] = {}
+        """The last step of each rank."""
         self._stride = 0.0
+        """The most steps between two reports of a rank."""
         self._status: RunStatus | None = None
         self._phases: object = None
         self._has_lines = False
         self._news_at = now
+        """When a line appeared or the run's phase changed last."""
 
     def take_line(self, line: LogLine, now: float) -> None:
         self._has_lines = True
         self._news_at = now
-        if line.rank is None:
-            return
         values = line.metrics or {}
-        if "step" in values:
+        if line.rank is not None and "step" in values:
             self._note_step(line.rank, values["step"])
 
     def take_values(self, values: Values, moment: float) -> None:
@@ -147,12 +149,13 @@ class ProgressRate:
         return "  ".join(parts)
 
     def waiting_for(self, now: float) -> str:
-        """What the run waits for: the target, its first line of output, or slow ranks. Empty during
-        progress."""
+        """Return what the run waits for: the target, its first line of output, or slow ranks. Empty
+        during progress."""
         if self._is_over:
             return ""
         quiet = now - self._news_at
         since = f" {format_duration(int(quiet))}" if quiet >= 1 else ""
+
         status = self._status
         if status is None:
             return f"asking for the run's state{since}"
@@ -164,6 +167,7 @@ class ProgressRate:
             return f"{status.state}{_phase_of(status)}{since}"
         if not self._has_lines:
             return f"the processes have started; waiting for their first line{since}"
+
         is_quiet = quiet >= _QUIET
         lag = self.lag(is_quiet=is_quiet)
         if not is_quiet:
@@ -176,19 +180,20 @@ class ProgressRate:
         `is_quiet` by at least one report. Return an empty text if there are none."""
         if len(self._step_of) < 2 or not self._stride:
             return ""
-        first = max(self._step_of.values())
+        foremost = max(self._step_of.values())
         least = self._stride if is_quiet else 2 * self._stride
         behind = [
             f"rank {rank} at step {number(step)}"
             for rank, step in sorted(self._step_of.items())
-            if first - step >= least
+            if foremost - step >= least
         ]
         if not behind:
             return ""
+
         ranks = ", ".join(behind[:3])
         if len(behind) > 3:
             ranks += f" and {len(behind) - 3} more"
-        return f"behind: {ranks}; the others at step {number(first)}"
+        return f"behind: {ranks}; the others at step {number(foremost)}"
 
     @property
     def _is_over(self) -> bool:
@@ -240,6 +245,7 @@ class Course:
         self._low = math.inf
         self._high = -math.inf
         self._kept: list[float] = []
+        """Every `_distance`-th of the `_count` finite values."""
         self._count = 0
         self._distance = 1
 
@@ -254,7 +260,7 @@ class Course:
         if self._count % self._distance == 0:
             self._kept.append(value)
         self._count += 1
-        if len(self._kept) > MOST_KEPT:
+        if len(self._kept) > MOST_KEPT:  # from now on, keep half as many
             del self._kept[1::2]
             self._distance *= 2
 
@@ -287,6 +293,7 @@ def sparkline(values: Sequence[float], width: int) -> str:
     if len(values) > width:
         if width < 2:
             return ""
+        # evenly spaced ones, with the first and the last
         last = len(values) - 1
         values = [values[index * last // (width - 1)] for index in range(width)]
     highest = len(_BARS) - 1
@@ -304,13 +311,15 @@ def curve(values: Sequence[float], width: int, height: int) -> list[str]:
     points = [
         (index * distance, fraction * canvas.ymax_inside) for index, fraction in enumerate(heights)
     ]
+    # of a single value, the line is a point
     for start, end in zip(points, points[1:] or points, strict=False):
         canvas.line(*start, *end)
     rows = canvas.plot(linesep="\n").split("\n")
-    return [row.replace("\u2800", " ").rstrip() for row in rows]
+    return [row.replace("\u2800", " ").rstrip() for row in rows]  # a Braille cell without dots
 
 
 def _heights(values: Sequence[float]) -> list[float]:
+    """Scale the values to 0 to 1, with a logarithm if a curve of them needs it."""
     if wants_logarithm(values):
         values = list(map(math.log, values))
     return _fractions(values)
@@ -342,8 +351,8 @@ class LineFormat(NamedTuple):
     """Keep the colours that the line itself contains."""
 
     def text(self, line: LogLine) -> str:
-        """Without the line break. If the text of `line` contains line breaks, each part gets the
-        prefix."""
+        """Return the line without the line break at its end. If its text contains line breaks, each
+        part gets the prefix."""
         if self.as_json:
             content = dict(vars(line))
             if line.values is None:
@@ -353,6 +362,7 @@ class LineFormat(NamedTuple):
         return "\n".join(lead + part for part in self.parts(line))
 
     def parts(self, line: LogLine) -> list[str]:
+        """Return the text between line breaks, without the prefix."""
         parts = line.text.split("\n")
         if self.raw:
             return parts
@@ -369,7 +379,7 @@ class LineFormat(NamedTuple):
             parts.append(f"[rank {line.rank}]")
         elif self.prefix:
             parts.append(f"[instance {line.instance}]")
-        parts.append("")
+        parts.append("")  # for a space at the end, if there is a prefix
         return " ".join(parts)
 
 
@@ -421,11 +431,15 @@ class LiveView:
         self._courses: dict[str, Course] = defaultdict(Course)
         self._pace = ProgressRate(time.monotonic())
         self._changing = Lock()
+        """Held to change or read the content. rich draws the view in another thread."""
         self._metrics = Metrics()
         self._sweep: Values = {}
+        """The metrics of a sweep; empty for another run."""
         self._trials: dict[int, tuple[Values, Course]] = {}
+        """The newest values and the objective's course of each running trial."""
+
         self._form = form._replace(color=True)  # rich leaves colours out where there are none
-        # with NO_COLOR rich itself leaves bold and dim
+        # with NO_COLOR, rich alone would still print bold and dim
         self._console = Console(
             file=stream,
             highlight=False,
@@ -435,6 +449,7 @@ class LiveView:
         )
         encoding = getattr(stream, "encoding", None) or ""
         self._draws = encoding.lower().startswith("utf")
+        """Whether the stream can encode the characters of a curve."""
         self._drawn: _Drawing | None = None
         self._is_over = False
         self._live = Live(
@@ -452,7 +467,7 @@ class LiveView:
 
     def __exit__(self, *_: object) -> None:
         self._is_over = True
-        self._drawn = None
+        self._drawn = None  # so that it is drawn once more, without what the run waits for
         self._live.transient = not self._courses
         self._live.stop()
 
@@ -523,8 +538,8 @@ class LiveView:
         now = time.monotonic()
         size = (options.max_width, console.size.height)
         drawn = self._drawn
-        is_old = drawn is None or now - drawn.time >= 1 / _REFRESHES_PER_SECOND
-        if drawn is None or is_old or drawn.size != size:
+        shortest = 1 / _REFRESHES_PER_SECOND
+        if drawn is None or drawn.size != size or now - drawn.time >= shortest:
             with self._changing:
                 parts = self._parts(now, *size)
             full_height = options.update(height=None)
@@ -532,11 +547,13 @@ class LiveView:
             for part in parts:
                 rows += console.render_lines(part, full_height, pad=False)
             drawn = self._drawn = _Drawing(now, size, rows)
+
         for row in drawn.rows:
             yield from row
             yield Segment.line()
 
     def _parts(self, now: float, width: int, height: int) -> list[RenderableType]:
+        """Return the view for a terminal of `width` columns and `height` rows."""
         from rich.progress_bar import ProgressBar
 
         rows = height - min(_OTHER_ROWS, height // 2)
@@ -554,10 +571,9 @@ class LiveView:
                 1.0, share, width=width, complete_style="cyan", finished_style="green"
             )
             parts.append(bar)
-        if not self._is_over:
-            waiting = self._pace.waiting_for(now)
-            if waiting:
-                parts.append(_row(waiting, "dim"))
+        waiting = self._pace.waiting_for(now)
+        if waiting and not self._is_over:
+            parts.append(_row(waiting, "dim"))
         return parts + self._course_parts(width, rows)
 
     def _sweep_parts(self, width: int, rows: int) -> list[RenderableType]:
@@ -591,6 +607,7 @@ class LiveView:
     def _course_parts(self, width: int, rows: int) -> list[RenderableType]:
         """Return the curves that fit into `rows` rows, and a table of the metrics without a
         curve."""
+        # those of a loss first
         courses = sorted(self._courses.items(), key=lambda item: "loss" not in item[0])
         count = self._curves_among(len(courses), rows) if self._draws else 0
         drawn = courses[:count]
@@ -599,7 +616,7 @@ class LiveView:
         parts: list[RenderableType] = []
         if drawn:
             table_rows = len(others) + 1 if others else 0
-            room = (rows - table_rows) // count - 1
+            room = (rows - table_rows) // count - 1  # without the row of the title
             height = max(_LOWEST, min(_HIGHEST, room))
             for name, course in drawn:
                 parts += self._curve(name, course, width, height)
@@ -615,13 +632,16 @@ class LiveView:
         for curves in range(count, 0, -1):
             needed = curves * (_LOWEST + 1)
             if curves < count:
-                needed += count - curves + 1
+                needed += count - curves + 1  # with the table's header
             if needed <= rows:
                 return curves
+        # then the table is cut
         return 1 if rows > _LOWEST + 2 else 0
 
     @staticmethod
     def _curve(name: str, course: Course, width: int, height: int) -> list[RenderableType]:
+        """Return a title with the last value and the bounds, and below it a curve of `height`
+        rows."""
         from rich.text import Text
 
         trend = course.trend
@@ -630,15 +650,19 @@ class LiveView:
         title.append(f"  {number(course.last)}", style="not bold")
         scale = "  log scale" if wants_logarithm(trend) else ""
         title.append(f"  min {low}  max {high}{scale}", style="not bold dim")
+
         rows = curve(trend, width, height)
         return [title, *(Text(row, style="cyan", no_wrap=True) for row in rows)]
 
     def _table(self, courses: list[tuple[str, Course]], width: int, rows: int) -> Table:
+        """Return a table of at most `rows` metrics, each with its last value, its bounds and a
+        sparkline."""
         table = _new_table(show_header=True)
         table.add_column("METRIC", no_wrap=True, overflow="ellipsis", max_width=width // 3)
         for heading in ("LAST", "MIN", "MAX"):
             table.add_column(heading, justify="right", no_wrap=True)
         table.add_column("", no_wrap=True)
+
         longest = max(len(on_one_line(name)) for name, _ in courses)
         name_width = min(width // 3, longest)
         room = width - name_width - _TABLE_WIDTH

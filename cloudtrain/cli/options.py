@@ -77,7 +77,10 @@ def runs(_: str) -> list[str]:
 
 @silent
 def sweeps(_: str) -> list[str]:
+    """Return `last` and the names of the newest sweeps in the store."""
+
     def names(store: Store) -> list[str]:
+        # each trial has a row of its own
         rows = store.newest(limit=20 * _MOST_RUNS)
         sweeps = [row.name for row in rows if row.key.startswith((SWEEP, TUNER))]
         return ["last", *sweeps]
@@ -124,10 +127,9 @@ def jobs(incomplete: str) -> list[str]:
     `bundled:NAME`."""
     from cloudtrain.job.file import SUFFIXES
 
-    path = Path(incomplete or ".")
-    is_folder = incomplete.endswith("/") or not incomplete
-    folder = path if is_folder else path.parent
+    # the part up to the last `/` stays as typed
     start = incomplete[: incomplete.rfind("/") + 1]
+    folder = Path(start or ".")
     names = []
     entries = folder.iterdir() if folder.is_dir() else ()
     for entry in sorted(entries):
@@ -201,6 +203,7 @@ def groups(_: str) -> list[str]:
 
 @silent
 def parts(_: str) -> list[str]:
+    """Return the folders of a run that `download` takes."""
     return ["model/", "outputs/", "checkpoint/", "logs/", "work/"]
 
 
@@ -262,13 +265,13 @@ Profile = Annotated[str | None, option("--profile", "NAME", "A profile in cloudt
 def _each_field_once(changes: list[str] | None) -> list[str] | None:
     """Return the arguments of `--set`. Raises UsageError if two of them change the same field."""
     name = re.compile(r"""("[^"]*"|'[^']*'|[^="'])*""")  # in quotes, a name can contain `=`
-    fields = []
+    changed = []
     for change in changes or ():
         match = name.match(change)
         if match:
-            fields.append(change[: match.end()].strip())
-    for field in fields:
-        if field and fields.count(field) > 1:
+            changed.append(match[0].strip())
+    for field in changed:
+        if field and changed.count(field) > 1:
             message = f"`--set` changes `{field}` twice"
             raise UsageError(message, hint="leave out one of the two", code="CT902")
     return changes
@@ -452,15 +455,15 @@ class SubmitOptions(NamedTuple):
 
 OF_THE_JOB = ("job", "arguments", "target", "profile", "set_", "ignore", "pin")
 OF_THE_RUN = SubmitOptions._fields[len(OF_THE_JOB) :]
-_HINTS = get_type_hints(SubmitOptions, include_extras=True)
+_DECLARATIONS = get_type_hints(SubmitOptions, include_extras=True)
 
 
 def with_submit_options(
     before: Sequence[str], after: Sequence[str], *, several: bool = False
 ) -> Callable[[_Function], _Function]:
-    """Let a command take a `SubmitOptions` as its first parameter. The command line gets the fields
-    `before` and `after` of `SubmitOptions`. The help shows them in this order, before and after the
-    command's own options.
+    """Return a decorator that lets a command take a `SubmitOptions` as its first parameter. The
+    command line gets the fields `before` and `after` of `SubmitOptions`. The help shows them in
+    this order, before and after the command's own options.
 
     With `several`, the command compares targets, and its second parameter is the list of those that
     the user names. Otherwise, two targets are a mistake."""
@@ -475,7 +478,8 @@ def with_submit_options(
                 flags = f"--target {' --target '.join(names)}"
                 hint = f"leave out one of them; `cloudtrain plan` compares targets: `{flags}`"
                 raise UsageError(message, hint=hint, code="CT902")
-            fields.setdefault("job", "")
+
+            fields.setdefault("job", "")  # `rehearse` takes a job by a parameter of its own
             if names:
                 fields["target"] = names[0]
             options = SubmitOptions(**fields)
@@ -484,12 +488,12 @@ def with_submit_options(
             else:
                 command(options, **values)
 
-        taken = 2 if several else 1
+        # Typer reads the options from this signature
+        given = 2 if several else 1
         declared = signature(command, eval_str=True).parameters
-        own = list(declared.values())[taken:]
-        every = [*map(_parameter, before), *own, *map(_parameter, after)]
-        parameters = [item.replace(kind=Parameter.KEYWORD_ONLY) for item in every]
-        # Typer reads it.
+        own = list(declared.values())[given:]
+        shown = [*map(_parameter, before), *own, *map(_parameter, after)]
+        parameters = [item.replace(kind=Parameter.KEYWORD_ONLY) for item in shown]
         expanded.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
         expanded.__annotations__ = {}
         return expanded
@@ -498,8 +502,9 @@ def with_submit_options(
 
 
 def _parameter(name: str) -> Parameter:
+    """Return the parameter by which Typer knows the option `name` of `SubmitOptions`."""
     default = SubmitOptions._field_defaults.get(name, Parameter.empty)
-    kind = _HINTS[name]
-    if name == "target":
-        kind = Annotated[list[str] | None, get_args(TargetName)[1]]
-    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+    annotation = _DECLARATIONS[name]
+    if name == "target":  # so that two of them are a mistake with a message of its own
+        annotation = Annotated[list[str] | None, get_args(TargetName)[1]]
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)

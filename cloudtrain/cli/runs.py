@@ -47,14 +47,14 @@ def confirm(question: str) -> bool:
 
 
 def seconds_of(text: str) -> float:
+    """Convert a duration that the user typed, such as `10m`. Raises UsageError for other text."""
     from cloudtrain.job.model import parse_duration
 
     try:
         return float(parse_duration(text))
     except ValueError as error:
-        raise UsageError(
-            str(error), hint="write a number with a unit: `90s`, `10m`, `2h`"
-        ) from None
+        hint = "write a number with a unit: `90s`, `10m`, `2h`"
+        raise UsageError(str(error), hint=hint) from None
 
 
 def moment_of(text: str | None) -> float | None:
@@ -66,7 +66,7 @@ def moment_of(text: str | None) -> float | None:
 
     try:
         return time.time() - parse_duration(text)
-    except ValueError:
+    except ValueError:  # then it is a time
         pass
     try:
         moment = datetime.fromisoformat(text.replace("Z", "+00:00"))

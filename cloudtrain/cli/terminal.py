@@ -148,7 +148,7 @@ def width_of(stream: TextIO) -> int | None:
     """Return `COLUMNS` if it is set, else the columns of the terminal; None if the stream is not a
     terminal."""
     columns = os.environ.get("COLUMNS", "")
-    if columns.isdecimal() and len(columns) < 7:
+    if columns.isdecimal() and len(columns) < 7:  # no terminal is wider
         width = int(columns)
         if width > 0:
             return width
@@ -232,6 +232,7 @@ class _Stderr(io.TextIOWrapper):
 
     @contextlib.contextmanager
     def _watch(self) -> Iterator[None]:
+        """After a write error, redirect the stream to /dev/null and call `failed`."""
         try:
             yield
         except OSError as error:
@@ -248,6 +249,5 @@ class _Stdout(_Stderr):
         if isinstance(error, BrokenPipeError):
             raise error
         message = f"stdout cannot be written: {error.strerror}"
-        raise OutputError(
-            message, hint="free disk space, or redirect the output to another disk"
-        ) from error
+        hint = "free disk space, or redirect the output to another disk"
+        raise OutputError(message, hint=hint) from error

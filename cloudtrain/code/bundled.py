@@ -73,6 +73,7 @@ def copy_script(name: str, destination: Path) -> Path:
     if is_used or destination.is_file():
         hint = f"name another folder: `cloudtrain scripts copy {source.name} my-{source.name}`"
         raise UsageError(f"`{destination}` already exists", hint=hint, code="CT903")
+
     try:
         destination.mkdir(parents=True, exist_ok=True)
         for path, place in script_files(name).items():
@@ -87,6 +88,8 @@ def copy_script(name: str, destination: Path) -> Path:
 
 
 def _script_folders() -> list[Path]:
+    """Return the folders of all bundled scripts, sorted by name; none if the installation is
+    incomplete."""
     for place in _FOLDERS:
         if place.is_dir():
             return sorted(entry_point.parent for entry_point in place.glob(f"*/{_ENTRY_POINT}"))
@@ -94,10 +97,12 @@ def _script_folders() -> list[Path]:
 
 
 def _summary(folder: Path) -> str:
+    """Return the first line of a script's docstring, or else of its README."""
     script = (folder / _ENTRY_POINT).read_text(encoding="utf-8")
     docstring = ast.get_docstring(ast.parse(script))
     if docstring:
         return docstring.splitlines()[0]
+
     readme = folder / "README.md"
     if readme.is_file():
         for line in readme.read_text(encoding="utf-8").splitlines():

@@ -67,11 +67,12 @@ def read_data(place: str) -> LocalData:
     Raises:
         UnreadableData: the data does not exist, is too large, or cannot be read.
     """
-    for pause in (*PAUSES, None):
+    for pause in (*PAUSES, None):  # None for the last attempt
         try:
             return _hashed(_files_of(place), os.path.isfile(place))
         except OSError as error:
             file = error.filename or place
+            # A file that is gone was removed after the listing. Any other error will stay.
             if pause is None or os.path.lexists(file):
                 message = f"`{escape_path(str(file))}` cannot be read: {error.strerror}"
                 hint = "name a folder or file that you have permission to read"
@@ -81,18 +82,21 @@ def read_data(place: str) -> LocalData:
 
 
 def _files_of(place: str) -> tuple[DataFile, ...]:
+    """Return the files of a folder, or a single file, sorted by the bytes of their paths."""
     root = Path(place)
     shown = f"`{escape_path(place)}`"
     if is_root(place):
         message = f"{shown} is the root of this machine's file system"
         raise UnreadableData(message, hint="name the folder that holds the data")
+
     if root.is_dir():
         files = list(islice(files_below(root), MOST_FILES + 1))
     elif root.is_file():
-        files = [_file(root.name, root)]
+        files = [_data_file(root.name, root)]
     else:
         hint = "write the path relative to the job file's folder, for example `./data`"
         raise UnreadableData(f"there is no folder or file {shown}", hint=hint)
+
     if not files:
         hint = "name the folder that holds the data"
         raise UnreadableData(f"the folder {shown} holds no file", hint=hint)
@@ -103,27 +107,38 @@ def _files_of(place: str) -> tuple[DataFile, ...]:
             "path in the job"
         )
         raise UnreadableData(message, hint=hint)
+
     files.sort(key=lambda file: os.fsencode(file.path))
     return tuple(files)
 
 
 def files_below(folder: Path, prefix: str = "", above: tuple[Path, ...] = ()) -> Iterator[DataFile]:
     """Yield every file below a folder: first the files in the folder, then those in its subfolders.
-    Links to folders are followed, except links to a folder that contains them."""
-    here = folder.resolve()
-    if here in above:
+    Links to folders are followed, except links to a folder that contains them.
+
+    `prefix` is put before each path. `above` holds the real paths of the folders that the search
+    came through.
+    """
+    real = folder.resolve()
+    if real in above:
         return
+
     with os.scandir(folder) as listing:
         entries = sorted(listing, key=lambda entry: entry.name)
+
     folders = {entry.name for entry in entries if entry.is_dir()}
     for entry in entries:
         if entry.name not in folders:
-            yield _file(prefix + entry.name, Path(entry.path))
+            yield _data_file(prefix + entry.name, Path(entry.path))
+
+    above = (*above, real)
     for name in sorted(folders):
-        yield from files_below(folder / name, f"{prefix}{name}/", (*above, here))
+        yield from files_below(folder / name, f"{prefix}{name}/", above)
 
 
-def _file(path: str, place: Path) -> DataFile:
+def _data_file(path: str, place: Path) -> DataFile:
+    """Return the file at a place on disk as it is now. Raises UnreadableData for a device or a
+    socket."""
     status = place.stat()
     if not stat.S_ISREG(status.st_mode):
         hint = "remove it, or name another folder"
@@ -138,9 +153,11 @@ def _hashed(files: tuple[DataFile, ...], alone: bool) -> LocalData:
     places = [os.path.realpath(file.place) for file in files]
     sizes = [file.size for file in files]
     digests = hash_files(places, sizes, [None] * len(files))
+
     entries = []
     for file, digest in zip(files, digests, strict=True):
         if not isinstance(digest, Digest):
             raise digest
+        # The mark of an executable file makes the hash of a single file differ.
         entries.append(Entry(file.path, digest.size, alone, digest.sha256))
     return LocalData(files, content_hash(entries), sum(sizes))

@@ -61,9 +61,7 @@ class Ignored(NamedTuple):
 
 def content_hash(entries: Iterable[Entry]) -> str:
     """Return the hash of all entries, which must be sorted by path."""
-    lines = []
-    for entry in entries:
-        lines.append(line_of(entry.path, entry.sha256, entry.executable, entry.target))
+    lines = [line_of(entry.path, entry.sha256, entry.executable, entry.target) for entry in entries]
     return hash_lines(lines)
 
 
@@ -93,6 +91,7 @@ _MOST_HOPS = 40
 """Maximum length of a chain of links, as in Linux. A longer chain is a loop."""
 
 Place = tuple[str, ...]
+"""The names in a path below the root; empty for the root itself."""
 
 
 class BrokenLink(Exception):
@@ -130,15 +129,18 @@ class Links:
         place = _place(path)
         folder = place[:-1]
         start, parts = self._split(folder, self._links[place])
+
+        # The target itself may be a link, which keeps its name: only its folder is resolved.
         last: list[str] = []
         if parts and parts[-1] not in (".", ".."):
             last.append(parts.pop())
+
         parent = self._follow(start, parts, iter(range(_MOST_HOPS)))
         end = self._follow(parent, last, iter(range(_MOST_HOPS)))
         if end == place[: len(end)]:
             raise BrokenLink("is a folder that contains the link")
-        aim = "/".join((*parent, *last))
-        return os.path.relpath(f"/{aim}", "/" + "/".join(folder))
+        target = "/".join((*parent, *last))
+        return os.path.relpath(f"/{target}", "/" + "/".join(folder))
 
     def _split(self, folder: Place, target: str) -> tuple[Place, list[str]]:
         """Split the target of a link in `folder` into a base folder and the names to follow from
@@ -147,10 +149,12 @@ class Links:
             target = self._below_root(target)
             folder = ()
         if target.endswith("/"):
-            target += "."
+            target += "."  # only a folder has an item of this name
         return folder, [part for part in target.split("/") if part]
 
     def _below_root(self, target: str) -> str:
+        """Return an absolute target without the root folder. Raises BrokenLink if it is not in the
+        root."""
         for root in self._roots:
             if target == root or target.startswith(f"{root}/"):
                 return target.removeprefix(root)
@@ -169,6 +173,7 @@ class Links:
                     raise BrokenLink("is outside `source_dir`")
                 place = place[:-1]
                 continue
+
             folder = place
             place = (*folder, part)
             if place in self._links:
@@ -229,6 +234,7 @@ def includes(root: str, own: Iterable[str]) -> tuple[dict[str, Included], list[P
             raise
         message = f"`{INCLUDE_FILE}` cannot be read: {error.strerror}"
         return {}, [_problem(message, "make it a plain file that you may read, or remove it")]
+
     items: dict[str, Included] = {}
     problems = []
     origins = dict.fromkeys(own, "`source_dir`")
@@ -237,21 +243,23 @@ def includes(root: str, own: Iterable[str]) -> tuple[dict[str, Included], list[P
         path = os.fsdecode(text).strip()
         if not path or path.startswith("#"):
             continue
+
         place = os.path.join(root, path)
         shown = f"`{escape_path(path)}`"
-        # `..` has the name of its folder.
+        # `../lib/..` has the name of the folder that it leads to.
         name = os.path.basename(os.path.normpath(place))
         fault = why_missing(place)
         if not fault and not name:
             fault = "has no name for the bundle"
+
         if fault is not None:
             hint = (
                 "write the path of a file or folder, relative to `source_dir`, or remove the line"
             )
             problems.append(_problem(f"{shown} {fault}", hint, line))
         elif name in origins:
-            both = f"from {origins[name]} and from {shown}"
-            message = f"the bundle would have `{escape_path(name)}` {both}"
+            sources = f"from {origins[name]} and from {shown}"
+            message = f"the bundle would have `{escape_path(name)}` {sources}"
             problems.append(_problem(message, "remove the line, or rename one of the two", line))
         else:
             real = os.path.realpath(place)
@@ -261,6 +269,7 @@ def includes(root: str, own: Iterable[str]) -> tuple[dict[str, Included], list[P
 
 
 def _problem(message: str, hint: str, line: int | None = None) -> Problem:
+    """Return a problem with a line of the include file; without `line`, with the whole file."""
     if line is None:
         return Problem(("source_dir",), message, hint, code="CT055")
     return Problem(("source_dir",), message, hint, INCLUDE_FILE, line, 1, code="CT055")

@@ -20,6 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Literal, NamedTuple, Protocol
 
 from cloudtrain.code.secret_names import secret_name
@@ -39,8 +40,9 @@ _CLASSES = {
     b"space": rb"\s",
     b"upper": rb"A-Z", b"xdigit": rb"0-9A-Fa-f",
 }  # fmt: skip
+"""The named classes of sets such as `[[:digit:]]`, as a regular expression writes them."""
 
-_PLAIN = re.compile(rb"[^*?[\\]*")
+_PREFIX = re.compile(rb"[^*?[\\]*")
 """git compares the part before the first wildcard literally. So in `a**/b` the stars are at the
 start of the remaining pattern and match folders, which stars elsewhere in the middle of a name do
 not."""
@@ -48,6 +50,7 @@ not."""
 _STAR = b"*"
 _SLASH = b"/"
 _ANY = rb"[^/]"
+"""Matches one byte of a name."""
 
 
 class NoPattern(ValueError):
@@ -69,10 +72,10 @@ class Key(NamedTuple):
 
 @dataclass(eq=False)
 class Pattern:
-    """One line of an ignore file: the text before its first wildcard, and the tokens of the
-    rest."""
+    """One line of an ignore file: the text before its first wildcard, and the tokens of the rest.
+    A token is a star, a slash, or a regular expression for one byte: `[^/]`, `a`, `\\.`."""
 
-    plain: bytes
+    prefix: bytes
     tokens: Sequence[bytes]
     by_name: bool
     """Whether the pattern is matched with the name, because its only slash, if any, is at the
@@ -85,7 +88,7 @@ class Pattern:
     def _regex(self) -> re.Pattern[bytes]:
         """Matches the whole path relative to the folder of the ignore file, or only the name."""
         rest = _Expression().path(self.tokens, by_name=self.by_name)
-        return re.compile(re.escape(self.plain) + rest, re.DOTALL)
+        return re.compile(re.escape(self.prefix) + rest, re.DOTALL)
 
     def matches(self, path: bytes, is_folder: bool) -> bool:
         if self.folders_only and not is_folder:
@@ -96,10 +99,10 @@ class Pattern:
     def keys(self) -> Iterator[Key]:
         """Yield texts without which no path matches. A pattern of wildcards has none."""
         if not self.tokens:
-            yield Key(self.by_name, "whole", self.plain)
+            yield Key(self.by_name, "whole", self.prefix)
             return
-        if self.plain:
-            yield Key(self.by_name, "start", self.plain)
+        if self.prefix:
+            yield Key(self.by_name, "start", self.prefix)
         *inside, end = _texts(self.tokens)
         if end:
             yield Key(self.by_name, "end", end)
@@ -121,6 +124,7 @@ def pattern_of(line: bytes) -> Pattern | None:
     line = _without_spaces(line)
     if not line or line.startswith(b"#"):
         return None
+
     ignores = not line.startswith(b"!")
     text = line.removeprefix(b"!")
     folders_only = text.endswith(b"/")
@@ -129,15 +133,18 @@ def pattern_of(line: bytes) -> Pattern | None:
         if line == b"/":
             return None
         raise NoPattern
+
     by_name = b"/" not in text
     text = text.removeprefix(b"/")
-    plain = _PLAIN.match(text)[0]  # type: ignore[index] # it matches everywhere
-    tokens = _tokens(text[len(plain) :])
-    return Pattern(plain, tokens, by_name, ignores, folders_only)
+
+    prefix = _PREFIX.match(text)[0]  # type: ignore[index] # it matches everywhere
+    tokens = _tokens(text[len(prefix) :])
+    return Pattern(prefix, tokens, by_name, ignores, folders_only)
 
 
 def _without_spaces(line: bytes) -> bytes:
     """Remove trailing spaces, except a space after a backslash."""
+    # An even number of backslashes stands for half as many, and escapes no space.
     bare = line.rstrip(b" ")
     backslashes = len(bare) - len(bare.rstrip(b"\\"))
     if backslashes % 2 and bare != line:
@@ -157,7 +164,7 @@ def _tokens(text: bytes) -> list[bytes]:
         elif letter == b"?":
             tokens.append(_ANY)
         elif letter == b"[":
-            expression, at = _set(text, at)
+            expression, at = _parse_set(text, at)
             tokens.append(expression)
         else:
             if letter == b"\\":
@@ -186,18 +193,20 @@ def _ends_in_folders(tokens: Sequence[bytes]) -> bool:
     return len(last) > 1 and set(last) == {_STAR}
 
 
-def _set(text: bytes, at: int) -> tuple[bytes, int]:
+def _parse_set(text: bytes, at: int) -> tuple[bytes, int]:
     """Return the regular expression for a set such as `[a-z]`, and the offset after it. `at` is the
     offset after the opening bracket."""
     negated = text[at : at + 1] in (b"!", b"^")
     at += negated
     start = at  # where a closing bracket is a member
     members: list[bytes] = []
-    previous: bytes | None = None
+    previous: bytes | None = None  # the last member, if a range can begin with it
+
     while at == start or text[at : at + 1] != b"]":
         letter = _letter(text, at)
         at += 1
         following = text[at : at + 1]
+
         if letter == b"[" and following == b":":
             end = text.find(b":]", at + 1)
             name = text[at + 1 : end] if end > 0 else b""
@@ -206,26 +215,32 @@ def _set(text: bytes, at: int) -> tuple[bytes, int]:
                 previous = None
                 at = end + 2
                 continue
-            if name.isalpha():
+            if name.isalpha():  # no known class
                 raise NoPattern
-        is_range = letter == b"-" and previous is not None and following not in (b"]", b"")
-        if is_range:
+
+        first: bytes | None = None  # of a range
+        if letter == b"-" and following not in (b"]", b""):
+            first = previous
+        if first is not None:
             letter = following
             at += 1
         if letter == b"\\":
             letter = _letter(text, at)
             at += 1
-        if not is_range:
+
+        if first is None:
             members.append(re.escape(letter))
             previous = letter
             continue
-        assert previous is not None, "a range begins somewhere"
-        if previous <= letter:
-            members += (re.escape(previous), b"-", re.escape(letter))
+        # `[b-a]` is only its first letter in git, and an error in a regular expression.
+        if first <= letter:
+            members += (re.escape(first), b"-", re.escape(letter))
         previous = None
+
     inner = b"".join(members)
-    if not inner:
+    if not inner:  # `(?!)` matches nothing
         return (_ANY if negated else rb"(?!)"), at + 1
+    # Without `(?!/)`, a set such as `[!a]` or `[+-9]` would match a slash.
     opening = rb"(?!/)[^" if negated else rb"(?!/)["
     return opening + inner + b"]", at + 1
 
@@ -242,17 +257,16 @@ class _Expression:
         only the name of a file or folder, else the whole path."""
         if by_name:
             return self._part(tokens)
-        parts = _split(tokens, _SLASH)
-        is_any = [_ends_in_folders(part) for part in parts]
+
         chunks: list[list[bytes]] = [[]]
-        for part, any_folders in zip(parts, is_any, strict=True):
-            if any_folders:
+        for part in _split(tokens, _SLASH):
+            if _ends_in_folders(part):
                 chunks.append([])
             else:
                 chunks[-1].append(self._part(part))
-        return self._chunks(chunks, ends_open=is_any[-1])
+        return self._join(chunks, ends_open=_ends_in_folders(tokens))
 
-    def _chunks(self, chunks: list[list[bytes]], *, ends_open: bool) -> bytes:
+    def _join(self, chunks: list[list[bytes]], *, ends_open: bool) -> bytes:
         """Join the expressions for the parts of a pattern between `**`. Each `**` matches any
         number of folders. `ends_open` says that the pattern ends in `**`."""
         if ends_open:  # `a/**` is everything in the folder
@@ -261,6 +275,7 @@ class _Expression:
         others = [_SLASH.join(chunk) for chunk in chunks[1:] if chunk]
         if chunks[0] and (others or ends_open):
             expression += b"/"
+
         last = others.pop() if others and not ends_open else None
         for chunk in others:
             expression += self._first(rb"(?:[^/]*/)*?" + chunk + b"/")
@@ -285,7 +300,7 @@ class _Expression:
 
     def _first(self, expression: bytes) -> bytes:
         """Wrap an expression so that it keeps its first match: the result never backtracks into
-        it."""
+        it. Python has groups of its own for this only from 3.11 on."""
         self._groups += 1
         return b"(?=(?P<g%d>%s))(?P=g%d)" % (self._groups, expression, self._groups)
 
@@ -295,9 +310,9 @@ def _texts(tokens: Sequence[bytes]) -> list[bytes]:
     pattern; it is empty if a wildcard does."""
     texts = [b""]
     for token in tokens:
+        # Only the token of a plain byte is that byte escaped; a star without a backslash is not.
         letter = token[-1:]
-        is_letter = token == letter or token == b"\\" + letter
-        if is_letter and token not in (_STAR, _SLASH):
+        if token == re.escape(letter) and token != _SLASH:
             texts[-1] += letter
         else:
             texts.append(b"")
@@ -305,6 +320,7 @@ def _texts(tokens: Sequence[bytes]) -> list[bytes]:
 
 
 def _split(tokens: Sequence[bytes], separator: bytes) -> list[list[bytes]]:
+    """Split tokens at each separator, as `bytes.split` splits bytes."""
     parts: list[list[bytes]] = [[]]
     for token in tokens:
         if token == separator:
@@ -323,24 +339,27 @@ class PatternIndex:
     patterns have."""
 
     def __init__(self, patterns: Sequence[Pattern]) -> None:
-        keys = [list(pattern.keys()) for pattern in patterns]
-        frequency: Counter[Key] = Counter()
-        for each in keys:
-            frequency.update(each)
+        keys_of = [list(pattern.keys()) for pattern in patterns]
+        frequency = Counter(chain.from_iterable(keys_of))
+
+        # Numbers of patterns are the values of each table.
         self._keyless: list[int] = []
         self._whole: dict[Key, list[int]] = {}
-        self._parts: dict[tuple[bool, Position, int], dict[bytes, list[int]]] = {}
-        for number, each in enumerate(keys):
-            if not each:
+        # Keys of one position and one length share a table, by their texts. So a path is cut to
+        # this length once, and the piece looked up, however many patterns there are.
+        self._tables: dict[tuple[bool, Position, int], dict[bytes, list[int]]] = {}
+        for number, keys in enumerate(keys_of):
+            if not keys:
                 self._keyless.append(number)
                 continue
-            key = min(each, key=frequency.__getitem__)
+
+            key = min(keys, key=frequency.__getitem__)
             if key.where == "whole":
                 self._whole.setdefault(key, []).append(number)
             else:
-                kind = (key.by_name, key.where, len(key.text))
-                part = self._parts.setdefault(kind, {})
-                part.setdefault(key.text, []).append(number)
+                position = (key.by_name, key.where, len(key.text))
+                table = self._tables.setdefault(position, {})
+                table.setdefault(key.text, []).append(number)
 
     def candidates(self, path: bytes) -> list[int]:
         """Return the numbers of the patterns that can match the path, sorted. All others do not
@@ -349,18 +368,20 @@ class PatternIndex:
         candidates = [*self._keyless]
         candidates += self._whole.get(Key(True, "whole", name), ())
         candidates += self._whole.get(Key(False, "whole", path), ())
-        for (by_name, where, length), numbers in self._parts.items():
+        for (by_name, where, length), table in self._tables.items():
             text = name if by_name else path
             last = len(text) - length
             if last < 0:
                 continue
+
             starts = range(last + 1)
             if where == "start":
                 starts = range(1)
             elif where == "end":
                 starts = range(last, last + 1)
+
             for start in starts:
-                candidates += numbers.get(text[start : start + length], ())
+                candidates += table.get(text[start : start + length], ())
         return sorted(set(candidates))
 
 
@@ -381,11 +402,11 @@ _ENVIRONMENT_MARKS = {"pyvenv.cfg": "a virtual environment", "conda-meta": "a co
 
 
 class IgnoreRule(NamedTuple):
-    """A line of an ignore file, and how messages name it: `.cloudtrainignore:3 *.bin`. `by_name` is
-    False if it contains no letter or digit, such as `!*`."""
+    """A line of an ignore file, and how messages name it: `.cloudtrainignore:3 *.bin`. `has_name`
+    is False if it contains no letter or digit, such as `!*`."""
 
     pattern: Pattern
-    by_name: bool
+    has_name: bool
     text: str
 
 
@@ -397,11 +418,11 @@ class Rules:
         self._start = len(folder)
         self._rules: list[IgnoreRule] = []
         lines = content.removeprefix(codecs.BOM_UTF8).split(b"\n")
-        for line, text in enumerate(lines, 1):
-            rule = _rule(text.removesuffix(b"\r"), line, folder)
+        for number, line in enumerate(lines, 1):
+            rule = _parse_rule(line.removesuffix(b"\r"), number, folder)
             if rule is not None:
                 self._rules.append(rule)
-        self._rules.reverse()
+        self._rules.reverse()  # the last matching rule decides
         self._index = PatternIndex([rule.pattern for rule in self._rules])
 
     def judge(self, path: str, is_folder: bool) -> IgnoreRule | None:
@@ -418,7 +439,9 @@ class Rules:
         return None
 
 
-def _rule(text: bytes, line: int, folder: str) -> IgnoreRule | None:
+def _parse_rule(text: bytes, line: int, folder: str) -> IgnoreRule | None:
+    """Return the rule in a line of the ignore file of `folder`; None for an empty line or a
+    comment. Raises JobError for a line that is not a pattern."""
     entry = os.fsdecode(text)
     file = f"{folder}{IGNORE_FILE}"
     try:
@@ -430,8 +453,8 @@ def _rule(text: bytes, line: int, folder: str) -> IgnoreRule | None:
         raise JobError([problem]) from None
     if pattern is None:
         return None
-    by_name = any(letter.isalnum() for letter in entry)
-    return IgnoreRule(pattern, by_name, f"{file}:{line} {entry.rstrip()}")
+    has_name = any(letter.isalnum() for letter in entry)
+    return IgnoreRule(pattern, has_name, f"{file}:{line} {entry.rstrip()}")
 
 
 class OnDisk(Protocol):
@@ -468,9 +491,11 @@ class Defaults(NamedTuple):
             return f"default {_EDITORS_LOCK}* (a lock of an editor)"
         if path in self.declared:
             return self.declared[path]
+
         secret = secret_name(path)
         if secret is not None:
             return f"default {secret[1]}"
+
         if is_folder:  # a Python environment, whatever its name
             for mark, what in _ENVIRONMENT_MARKS.items():
                 if os.path.lexists(f"{item.path}/{mark}"):

@@ -40,9 +40,10 @@ _ENDINGS = tuple(_SUFFIXES)
 def secret_name(path: str) -> tuple[str, str] | None:
     """Return what the file or folder at the path holds, and the pattern that matched; None for an
     ordinary name."""
-    *_, folder, name = f"//{path}".split("/")
+    *_, folder, name = f"//{path}".split("/")  # a path of one name has an empty folder
     pair = f"{folder}/{name}"
     lowered = name.lower()
+
     if name in _NAMES:
         return _NAMES[name], name
     if name in _FOLDERS:
@@ -71,6 +72,8 @@ def credentials_in(paths: Iterable[str]) -> dict[str, str]:
 
 
 def _credentials(path: str) -> str | None:
+    """Return what the file holds, by its own name, or else by the nearest folder with a telling
+    name."""
     parts = path.split("/")
     for length in range(len(parts), 0, -1):
         last_two = parts[max(length - 2, 0) : length]

@@ -88,9 +88,10 @@ def rule_set() -> RuleSet:
     data = json.loads(_GITLEAKS.read_bytes())
     own = load_toml(_OWN.read_text("utf-8"))
     parts = {**own["parts"], "SETTINGS": SETTINGS}
-    rules = [_rule(item) for item in data["rules"]]
+    rules = [_parse_rule(item) for item in data["rules"]]
     for item in own["rules"]:
-        rules.append(_rule(_complete(item, parts)))
+        rules.append(_parse_rule(_complete(item, parts)))
+
     index: dict[bytes, tuple[SecretForm, ...]] = {}
     for rule in rules:
         for keyword in rule.keywords:
@@ -116,7 +117,8 @@ def _complete(item: Mapping[str, object], parts: Mapping[str, str]) -> dict[str,
     return complete
 
 
-def _rule(item: Mapping[str, Any]) -> SecretForm:
+def _parse_rule(item: Mapping[str, Any]) -> SecretForm:
+    """Return a rule from a table, which has some fields under gitleaks' names."""
     fields = dict(item)
     fields["keywords"] = _encoded(item["keywords"])
     fields["certain"] = not fields.pop("uncertain", False)
@@ -150,6 +152,7 @@ _END_OF_NAME = re.compile(rb"\\?[\"'][ \t]?\](?=[ \t]*=[^=])")
 """The end of the name in `environ["NAME"] = `, also as JSON writes it: `environ[\\"NAME\\"] = `."""
 
 _OPENING = re.compile(rb"\\\"(?=[\w/+:.$-])")
+"""The quote before a value, as JSON writes it."""
 
 _GAP = b"\n\0\n"
 """Put between spans. No rule matches across it."""
@@ -178,11 +181,13 @@ def secrets_in(content: bytes, spans: Sequence[Span], path: str) -> tuple[Secret
 
 def matches(content: bytes, spans: Sequence[Span], path: str) -> Iterator[Match]:
     """Yield every secret that a rule finds in the spans, which are sorted and do not overlap."""
+    # The rules search one text of all spans. `starts` are the offsets of the spans in it.
     parts = [content[start:end] for start, end in spans]
-    text = _plain(_GAP.join(parts))
+    text = _with_plain_values(_GAP.join(parts))
     starts = [0]
     for part in parts:
         starts.append(starts[-1] + len(part + _GAP))
+
     for rule in _candidates(text.lower(), path):
         for match in rule.pattern.finditer(text):
             start, end = match.span(rule.group or _first_group(match))
@@ -202,7 +207,7 @@ def _first_group(match: re.Match[bytes]) -> int:
     return 0
 
 
-def _plain(text: bytes) -> bytes:
+def _with_plain_values(text: bytes) -> bytes:
     """Return text of the same length, in which all values are written as the rules expect: `NAME =
     "value"` instead of `environ["NAME"] = "value"`, and quotes without the backslash that they have
     in the cells of a notebook."""
@@ -223,13 +228,16 @@ def _candidates(lowered: bytes, path: str) -> Iterable[SecretForm]:
 
 
 def _is_secret(rule: SecretForm, match: re.Match[bytes], secret: bytes, path: str) -> bool:
+    """Return whether to report a match: it is random enough, no example, and not allowed."""
     if rule.entropy and bits_per_letter(secret) <= rule.entropy:
         return False
     if rule.random and not looks_random(secret):
         return False
-    line = _line(match)
+
+    line = _line_of(match)
     if b"EXAMPLE" in secret or any(mark in line for mark in _MARKS):
         return False
+
     for allowed in (rule_set().allowed, *rule.allowed):
         if _is_allowed(allowed, match, secret, path, rule):
             return False
@@ -250,34 +258,37 @@ def _is_name(text: bytes, start: int, end: int, path: str) -> bool:
 def _is_allowed(
     allowed: Allowed, match: re.Match[bytes], secret: bytes, path: str, rule: SecretForm
 ) -> bool:
+    """Return whether the conditions of `allowed` hold for a match of a rule. Empty conditions do
+    not count."""
     verdicts = []
     if allowed.regexes:
         text = secret
         if allowed.target == "match":
-            text = _whole(rule, match)
+            text = _whole_match(rule, match)
         elif allowed.target == "line":
-            text = _line(match)
-        verdicts.append(any(compile_bytes(each).search(text) for each in allowed.regexes))
+            text = _line_of(match)
+        verdicts.append(any(compile_bytes(regex).search(text) for regex in allowed.regexes))
     if allowed.paths:
-        verdicts.append(any(re.search(each, path) for each in allowed.paths))
+        verdicts.append(any(re.search(regex, path) for regex in allowed.paths))
     if allowed.stopwords:
         lowered = secret.lower()
         verdicts.append(any(word in lowered for word in allowed.stopwords))
     return all(verdicts) if allowed.all else any(verdicts)
 
 
-def _whole(rule: SecretForm, match: re.Match[bytes]) -> bytes:
+def _whole_match(rule: SecretForm, match: re.Match[bytes]) -> bytes:
     """Return the whole match and not only the secret in it. For a rule with `prefix`, include the
     rest of a name that ends directly before the match."""
     if not rule.prefix:
         return match[0]
     start = match.start()
-    name_end = compile_bytes(r"[\w.-]{0,50}\Z")
-    before = name_end.search(match.string, max(0, start - 50), start)
+    name_before = compile_bytes(r"[\w.-]{0,50}\Z")
+    before = name_before.search(match.string, max(0, start - 50), start)
     return (before[0] if before else b"") + match[0]
 
 
-def _line(match: re.Match[bytes]) -> bytes:
+def _line_of(match: re.Match[bytes]) -> bytes:
+    """Return the whole line of a match, or its lines."""
     text = match.string
     start = text.rfind(b"\n", 0, match.start()) + 1
     end = text.find(b"\n", match.end())

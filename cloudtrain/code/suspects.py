@@ -43,6 +43,7 @@ _NAMES_IN_SETTINGS = (*_NAMES, b"pass_phrase", b"passphrase", b"token", b"key", 
 _ASSIGNED = re.compile(
     rb"[\w\"'\]\\ \t-]{0,32}[:=]>?[ \t]{0,8}\\?[\"']?[^\s\"'(){}$<>%,;]{8,}|\s+\S*[0-9]"
 )
+"""The rest of a name and its value: long, or with a digit."""
 _NOTES = re.compile(rb"(?m)^[^\s:]{1,64}:\$[0-9a-z]{1,4}\$")
 
 _BEFORE = 160
@@ -74,7 +75,7 @@ def suspects(content: bytes, path: str) -> list[Span]:
     settings = re.search(SETTINGS, path) is not None
     spans = [*_long_words(content), *_behind_names(content, settings)]
     for headline in _HEADLINES_OF_SETTINGS if settings else _HEADLINES:
-        for at in _all(content, headline):
+        for at in _places_of(content, headline):
             spans.append((at, at + 600))
     if b"://" in content:
         for address in _ADDRESS.finditer(content):
@@ -82,14 +83,17 @@ def suspects(content: bytes, path: str) -> list[Span]:
     if settings and b":$" in content:
         for note in _NOTES.finditer(content):
             spans.append((note.start(), note.end() + 200))
-    return _apart(spans, len(content)) if spans else []
+    return _apart(spans, len(content))
 
 
 def blank(line: re.Match[bytes]) -> bytes:
+    """Return as many spaces as the match has bytes, so that offsets after it stay."""
     return b" " * len(line[0])
 
 
 def _long_words(content: bytes) -> list[Span]:
+    """Return the surroundings of every long word that may be a secret, until their total length
+    exceeds the maximum."""
     words = content.translate(_WORDS)
     spans: list[Span] = []
     budget = _MOST_OF_BINARY if b"\0" in content[:8192] else _MOST
@@ -97,10 +101,11 @@ def _long_words(content: bytes) -> list[Span]:
     start = words.find(_LONG)
     while start >= 0 and budget > 0:
         end = _END.match(words, start).end()  # type: ignore[union-attr] # it matches everywhere
-        if start >= span_end or end > span_end:
+        if end > span_end:
             longest = start + 4096
             word = content[start : min(end, longest)]
             if _may_be_secret(word):
+                # A token may go on after a byte such as `.`, which ends a word.
                 span_end = _UNBROKEN.match(content, end).end() + _BEHIND  # type: ignore[union-attr]
                 span_end = min(span_end, longest)
                 span_start = start - _BEFORE
@@ -112,6 +117,7 @@ def _long_words(content: bytes) -> list[Span]:
 
 
 def _may_be_secret(word: bytes) -> bool:
+    """Return whether a long word has a digit and a letter, or begins like a known token."""
     if not word.translate(None, _NO_DIGITS):
         return _TOKENS.match(word) is not None
     has_letters = bool(word.translate(None, _NO_LETTERS))
@@ -119,25 +125,27 @@ def _may_be_secret(word: bytes) -> bool:
 
 
 def _is_machine(word: bytes) -> bool:
-    """Most job files name a size of a machine, `Standard_ND96asr_v4`, and the rules would be read
-    for it alone."""
+    """Return whether a word is the name of a machine's size, `Standard_ND96asr_v4`. Most job files
+    have one, and the rules would be read for it alone."""
     if not word.startswith(b"Standard_N"):
         return False
     return max(map(len, word.split(b"_"))) < 14
 
 
 def _behind_names(content: bytes, settings: bool) -> list[Span]:
+    """Return the surroundings of every word such as `password` that a value follows."""
     lowered = content.lower()
     spans = []
     for name in _NAMES_IN_SETTINGS if settings else _NAMES:
-        for at in _all(lowered, name):
+        for at in _places_of(lowered, name):
             end = at + len(name)
             if _ASSIGNED.match(lowered, end, end + 120):
                 spans.append((at - 60, at + 260))
     return spans
 
 
-def _all(content: bytes, word: bytes) -> list[int]:
+def _places_of(content: bytes, word: bytes) -> list[int]:
+    """Return the offsets at which the word begins."""
     places = []
     at = content.find(word)
     while at >= 0:

@@ -108,11 +108,14 @@ def hash_files(
 
 
 def _digest(place: str, expected_size: int, path: str | None) -> Digest | OSError:
+    """Read a file once, and return its digest, or the error. `path` is None for a file that is not
+    searched for secrets."""
     try:
         descriptor = open_regular(place)
     except OSError as error:
         return error
     try:
+        # A short piece is the last. So one byte more than expected spares a second read.
         amount = min(expected_size + 1, PIECE)
         piece = os.read(descriptor, amount)
         pieces = [piece]
@@ -129,6 +132,7 @@ def _digest(place: str, expected_size: int, path: str | None) -> Digest | OSErro
         return error
     finally:
         os.close(descriptor)
+
     secrets: tuple[Secret, ...] = ()
     if path is not None:
         secrets = _secrets(b"".join(pieces), path)
@@ -136,6 +140,7 @@ def _digest(place: str, expected_size: int, path: str | None) -> Digest | OSErro
 
 
 def _secrets(content: bytes, path: str) -> tuple[Secret, ...]:
+    """Return the secrets in a file's content. Most files need no rules, which are slow to load."""
     if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):  # as Windows writes it
         content = content.decode("utf-16", "replace").encode("utf-8", "replace")
     spans = suspects(content, path)
@@ -171,6 +176,7 @@ def size_hint(sizes: Mapping[str, int]) -> str:
     for path, size in sizes.items():
         top, slash, _ = path.partition("/")
         totals[top + slash] += size
+
     heavy, weight = totals.most_common(1)[0]
     largest = max(sizes, key=lambda path: (sizes[path], path))
     name = largest if sizes[largest] > weight / 2 else heavy
@@ -188,6 +194,7 @@ CEILING = 10 * LIMIT
 minutes."""
 
 _OURS = ("cloudtrain", "cloudtrain.py")
+"""Names at the root of a bundle that only cloudtrain's own package may have."""
 
 
 @dataclass(frozen=True)
@@ -287,13 +294,16 @@ def scan(
         # Path.absolute() keeps `..`.
         root = os.path.abspath(source_dir)
         result = walk(root, declared, beside=beside, alone=alone)
-        _check_ceiling(result)
-        own_files = {path: Path(os.path.realpath(file)) for path, file in runtime_files().items()}
+        _check_size(result)
         _check_names(result)
+
+        # Files are opened without following links, and an installation may consist of links.
+        own_files = {path: file.resolve() for path, file in runtime_files().items()}
         links = _link_entries(root, result)
         entries = [*_file_entries(result, own_files), *links]
         if result.problems:
             raise JobError(result.problems)
+
         entries.sort(key=lambda entry: os.fsencode(entry.path))
         size = sum(entry.size for entry in entries)
         identity = Bundle(content_hash(entries), size, len(entries))
@@ -307,7 +317,7 @@ def scan(
     try:
         return read_until_settled(read)
     except Moved as moved:
-        raise _always_moved(moved.path) from None
+        raise _moved_error(moved.path) from None
 
 
 def _top(path: str) -> str:
@@ -324,7 +334,9 @@ def runtime_files() -> dict[str, Path]:
     return {f"cloudtrain/{file.relative_to(package).as_posix()}": file for file in files}
 
 
-def _always_moved(path: str) -> JobError:
+def _moved_error(path: str) -> JobError:
+    """Return the error for a path that was moved at every attempt; an empty path is the source
+    folder."""
     name = "`source_dir`"
     hint = "run the command again when no program is writing to `source_dir`"
     if path:
@@ -339,12 +351,14 @@ def _always_moved(path: str) -> JobError:
 
 
 def _check_folder(source_dir: Path) -> None:
+    """Raise JobError if the source folder does not exist or is not a folder."""
     place = os.fspath(source_dir)
     name = escape_path(place)
-    missing = why_missing(place)
     # A Path raises where the name is too long.
     if os.path.isdir(place):
         return
+
+    missing = why_missing(place)
     if missing is None:
         folder = escape_path(os.fspath(source_dir.parent))
         hint = f"name the folder that contains the file: `source_dir: {folder}`"
@@ -356,7 +370,8 @@ def _check_folder(source_dir: Path) -> None:
     raise source_error(f"the folder `{name}` {missing}", hint)
 
 
-def _check_ceiling(result: Walk) -> None:
+def _check_size(result: Walk) -> None:
+    """Raise JobError if the listed files are far too large for a bundle."""
     sizes = {file.path: file.size for file in result.files}
     size = sum(sizes.values())
     if size > CEILING:
@@ -369,6 +384,7 @@ def _check_ceiling(result: Walk) -> None:
 
 
 def _check_names(result: Walk) -> None:
+    """Refuse files and links at the place of cloudtrain's own package."""
     names = {_top(file.path) for file in result.files}
     names.update(map(_top, result.links))
     for name in _OURS:
@@ -381,15 +397,20 @@ def _check_names(result: Walk) -> None:
 
 
 def _file_entries(result: Walk, own_files: Mapping[str, Path]) -> list[Entry]:
+    """Return the entries of all files, hashed and searched for secrets. A file that cannot be read
+    becomes a problem of `result`."""
     files = [*result.files]
     searched: list[str | None] = [file.path for file in files]
     for path, own in own_files.items():
         files.append(SourceFile(path, own.stat().st_size, False, os.fspath(own)))
         searched.append(None)
+
     places = [file.place for file in files]
     sizes = [file.size for file in files]
+    digests = hash_files(places, sizes, searched)
+
     entries = []
-    for file, digest in zip(files, hash_files(places, sizes, searched), strict=True):
+    for file, digest in zip(files, digests, strict=True):
         path = file.path
         if isinstance(digest, Digest):
             sha256, size, secrets = digest
@@ -403,6 +424,8 @@ def _file_entries(result: Walk, own_files: Mapping[str, Path]) -> list[Entry]:
 
 
 def _link_entries(root: str, result: Walk) -> list[Entry]:
+    """Return the entries of all links. A link that a bundle cannot contain becomes a problem of
+    `result`."""
     if not result.links:
         return []
     roots = {root, os.path.realpath(root)}
@@ -439,7 +462,8 @@ def gzip_stream(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
     library, level = _library()
     threads = workers()
-    checksum = length = 0
+    checksum = 0
+    length = 0
     yield _HEADER
     with ThreadPoolExecutor(threads) as pool:
         waiting: deque[Future[bytes]] = deque()
@@ -468,7 +492,11 @@ def _library() -> tuple[Any, int]:
 
 
 def _deflate(compressobj: Callable[[int, int, int], Any], level: int, block: bytes) -> bytes:
-    raw, sync_flush, deflated = -15, 2, 8  # the constants are equal in zlib and isal
+    """Return a block as part of a deflate stream. The end of the last block is not in it."""
+    # These numbers are the same in zlib and isal.
+    deflated = 8
+    raw = -15
+    sync_flush = 2
     stream = compressobj(level, deflated, raw)
     head: bytes = stream.compress(block)
     tail: bytes = stream.flush(sync_flush)
@@ -476,6 +504,7 @@ def _deflate(compressobj: Callable[[int, int, int], Any], level: int, block: byt
 
 
 def _blocks(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the bytes of all pieces in blocks of equal size; the last may be shorter."""
     parts: list[bytes] = []
     size = 0
     for piece in pieces:
@@ -548,17 +577,22 @@ def write_archive(sources: Iterable[tuple[Entry, str | bytes]], path: Path) -> N
 
 
 def _tar(sources: Iterable[tuple[Entry, str | bytes]]) -> Iterator[bytes]:
+    """Yield the tar of `sources`, as `write_archive` describes them."""
     length = 0
-    for entry, place in sources:
+    for entry, source in sources:
         header = _header(entry)
         padding = -entry.size % _TAR_BLOCK
         yield header
-        if entry.target is None:
-            yield from _content(entry, place) if isinstance(place, str) else (place,)
+        if isinstance(source, bytes):
+            yield source
+        elif entry.target is None:
+            yield from _content(entry, source)
         yield bytes(padding)
         length += len(header) + entry.size + padding
+    # A tar ends with two empty blocks, and fills its last record.
     end = 2 * _TAR_BLOCK
-    yield bytes(end + -(length + end) % _RECORD)
+    padding = -(length + end) % _RECORD
+    yield bytes(end + padding)
 
 
 def _header(entry: Entry) -> bytes:
@@ -578,14 +612,16 @@ def _header(entry: Entry) -> bytes:
 
 
 def _content(entry: Entry, place: str) -> Iterator[bytes]:
+    """Yield the bytes of a file. Raises SourceChanged if they are not those that were hashed."""
     try:
         descriptor = open_regular(place)
     except OSError:
         raise SourceChanged(entry.path) from None
+
     digest = hashlib.sha256()
     left = entry.size
     try:
-        while left >= 0:
+        while left >= 0:  # reads one byte more, to see that there is none
             piece = os.read(descriptor, min(left + 1, PIECE))
             if not piece:
                 break

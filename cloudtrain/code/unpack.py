@@ -62,6 +62,7 @@ def verify(archive: Path, sha256: str) -> None:
 
 
 def _read(archive: Path, sha256: str, staging: Staging | None) -> None:
+    """Read a whole archive, and unpack it if there is a `staging`. Raises DamagedBundle."""
     try:
         with gzip.open(archive) as stream:
             with tarfile.open(
@@ -89,6 +90,7 @@ def _take(tar: tarfile.TarFile, member: tarfile.TarInfo, staging: Staging | None
         if staging is not None:
             staging.link(member.name, member.linkname)
         return line_of(member.name, target=member.linkname)
+
     if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE):
         raise Unsafe(member.name, "is neither a file nor a link")
     executable = bool(member.mode & 0o100)
@@ -118,7 +120,7 @@ def _copy(tar: tarfile.TarFile, member: tarfile.TarInfo, descriptor: int | None)
         digest.update(piece)
         if descriptor is not None:
             view = memoryview(piece)
-            while view:
+            while view:  # the system may write only a part of it
                 view = view[os.write(descriptor, view) :]
     return digest.hexdigest()
 

@@ -125,9 +125,11 @@ def walk(
             "for a bundle of code"
         )
         raise source_error(message, _NARROWER, "CT053")
+
     result = Walk()
     defaults = Defaults(declared or {}, own_output())
     waiting: list[_Folder] = [] if alone else [_Folder("", root, ())]
+
     for name, place in (beside or {}).items():
         if alone or not os.path.lexists(f"{root}/{name}"):
             _look_at(_beside(name, place), name, (), defaults, result, waiting)
@@ -139,6 +141,7 @@ def walk(
         )
         hint = "rename one of the two"
         result.problems.append(Problem(("source_dir",), message, hint, code="CT055"))
+
     count = 0
     while waiting:
         folder = waiting.pop()
@@ -154,15 +157,19 @@ def walk(
                 result.refuse(folder.path, message, remedy=hint)
             else:
                 result.problems.append(Problem(("source_dir",), message, hint, code="CT050"))
+
     result.files.sort(key=lambda file: os.fsencode(file.path))
     return result
 
 
 class _Folder(NamedTuple):
+    """A folder that the walk has found and not yet read."""
+
     path: str
     """The path in the bundle: `a/b/`, or empty for the root."""
     place: str
     rules: tuple[Rules, ...]
+    """Those of the ignore files in the folders above, the nearest first."""
 
 
 def _read_folder(
@@ -172,6 +179,7 @@ def _read_folder(
     before."""
     path, place, rules = folder
     with os.scandir(place) as listing:
+        # One item too many is enough to refuse the folder.
         items = list(islice(listing, MAX_FILES + 1 - count))
     items.sort(key=lambda item: os.fsencode(item.name))
     names = [item.name for item in items]
@@ -184,8 +192,10 @@ def _read_folder(
         )
         hint = f"{_NARROWER}, or add the folders with data to `{IGNORE_FILE}`"
         raise source_error(message, hint, "CT053")
+
     for item in items:
         _look_at(item, path + item.name, rules, defaults, result, waiting)
+
     if not path and INCLUDE_FILE in names:
         others, problems = includes(root, [*names, *result.included])
         result.problems += problems
@@ -196,6 +206,7 @@ def _read_folder(
 
 
 def _beside(name: str, place: str) -> Included:
+    """Return the item at `place`, a path on disk. Raises Moved with its `name` if it is gone."""
     try:
         return Included(place, os.stat(place))
     except OSError as error:
@@ -211,6 +222,7 @@ def _below(root: str, place: object) -> str:
 
 
 def source_error(message: str, hint: str, code: str = "CT050") -> JobError:
+    """Return the error for a mistake in `source_dir` of the job."""
     return JobError([Problem(("source_dir",), message, hint, code=code)])
 
 
@@ -236,6 +248,8 @@ def _look_at(
     result: Walk,
     waiting: list[_Folder],
 ) -> None:
+    """Add an item to `result`, or a folder that is not ignored to `waiting`. `path` is the item's
+    path in the bundle."""
     is_folder = item.is_dir(follow_symlinks=False)
     rule = _ignoring_rule(item, path, is_folder, rules, defaults)
     if rule is not None:
@@ -247,7 +261,7 @@ def _look_at(
     else:
         status = item.stat(follow_symlinks=False)
         mode = status.st_mode
-        # a file when it was listed
+        # It was a file when it was listed.
         if stat.S_ISDIR(mode) or stat.S_ISLNK(mode):
             raise Moved(path)
         if stat.S_ISREG(mode):
@@ -260,10 +274,12 @@ def _look_at(
 
 
 def _target_of(link: str, path: str) -> str:
+    """Return the target of the link at `link` on disk and at `path` in the bundle. Raises Moved if
+    it is no longer a link."""
     try:
         return os.readlink(link)
     except OSError as error:
-        if error.errno == errno.EINVAL:  # no longer a link
+        if error.errno == errno.EINVAL:
             raise Moved(path) from None
         raise
 
@@ -277,12 +293,12 @@ def _ignoring_rule(
 ) -> str | None:
     """Return the rule that leaves out the path, from the nearest ignore file with a matching rule
     or from the defaults; None if the bundle includes the path."""
-    for each in rules:
-        verdict = each.judge(path, is_folder)
-        if verdict is not None:
-            if verdict.pattern.ignores:
-                return verdict.text
-            if verdict.by_name:
+    for rules_of_file in rules:
+        rule = rules_of_file.judge(path, is_folder)
+        if rule is not None:
+            if rule.pattern.ignores:
+                return rule.text
+            if rule.has_name:
                 return None
-            break
+            break  # a rule such as `!*` does not switch off the defaults
     return defaults.rule(path, item, is_folder=is_folder)

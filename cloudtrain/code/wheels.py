@@ -97,7 +97,7 @@ def read_own_lock(
     packages = [*wanted.packages]
     wheels: dict[str, bytes] = {}
     for name, folder in sorted(wanted.folders.items()):
-        if folder:
+        if folder:  # empty for a project that is not a package
             package, content = _package_of(tree, name, wanted)
             packages.append(package)
             wheels[package.url.removeprefix("./")] = content
@@ -112,21 +112,24 @@ def _package_of(tree: Tree, name: str, wanted: Requirements) -> tuple[Package, b
             f"`{name}` comes from a folder outside the source folder: `{folder}`",
             "set `source_dir` to a folder that holds it",
         )
+
     try:
         version, content = _wheel(tree, name, wanted.folders)
     except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
         reason = str(error).splitlines()[0]
-        if isinstance(error, KeyError):
+        if isinstance(error, KeyError):  # whose text is only the key
             reason = f"in the bundle it has no {reason}"
         message = f"cloudtrain cannot make a wheel of `{name}` in the folder `{folder}`: {reason}"
         hint = f"{_remedy(name, folder, wanted.file)}; then run `uv lock`"
         raise unfit(message, hint) from None
+
     digest = hashlib.sha256(content).hexdigest()
     path = f"./cloudtrain-wheels/{_module(name)}-{version}-py3-none-any.whl"
     return Package(name, version, (f"sha256:{digest}",), url=path), content
 
 
 def _remedy(name: str, folder: str, lock: str) -> str:
+    """Return what to do about a package of which no wheel can be made."""
     if folder == (posixpath.dirname(lock) or "."):
         return "if nothing imports it as an installed package, set `package = false` in `[tool.uv]`"
     return (
@@ -136,6 +139,7 @@ def _remedy(name: str, folder: str, lock: str) -> str:
 
 
 def _module(name: str) -> str:
+    """Return the name under which Python imports a package: `my-model` is `my_model`."""
     return normal(name).replace("-", "_")
 
 
@@ -153,6 +157,7 @@ def _wheel(tree: Tree, name: str, folders: Mapping[str, str]) -> tuple[str, byte
     project = table["project"]
     settings = dict(_settings(table.get("tool", {})))
     place = _place(_module(project["name"]), entries)
+
     unknown = set(_unknown_settings(settings, place))
     unknown.update(_unknown_backends(table.get("build-system", {}), place, entries))
     for field in project.get("dynamic", ()):
@@ -167,8 +172,9 @@ def _wheel(tree: Tree, name: str, folders: Mapping[str, str]) -> tuple[str, byte
         source = settings.get("hatch.version.path", f"{place}/__init__.py")
         version = _version_in(read(source).decode())
     version = str(Version(version))
+
     info = f"{_module(name)}-{version}.dist-info"
-    content: dict[str, tuple[bytes, bool]] = {}
+    content: dict[str, tuple[bytes, bool]] = {}  # with whether it is executable
     for path, entry in entries.items():
         if path.startswith(f"{place}/"):
             if entry.target or not path.isprintable() or path.endswith(_COMPILED):
@@ -206,6 +212,8 @@ def _unknown_backends(build: Table, place: str, files: Mapping[str, object]) -> 
         package = normal(Requirement(text).name)
         if package not in (_BACKENDS.get(backend), "wheel"):
             yield package
+
+    # setuptools also packs other modules beside the package, and reads two more files.
     if backend == _SETUPTOOLS:
         for path in files:
             is_module = path.startswith("src/") and path.endswith((".py", ".pyi"))
@@ -254,6 +262,7 @@ def _metadata(project: Table, version: str, folders: Mapping[str, str]) -> dict[
         # an installer may take a stranger for a virtual package
         if folders.get(normal(requirement.name)) != "":
             fields.append(f"Requires-Dist: {requirement}")
+
     for extra, texts in project.get("optional-dependencies", {}).items():
         fields.append(f"Provides-Extra: {normal(extra)}")
         for text in texts:
@@ -275,27 +284,29 @@ def _metadata(project: Table, version: str, folders: Mapping[str, str]) -> dict[
         for key, value in entry_points.items():
             points += f"{key} = {value}\n"
         points += "\n"
+
     wheel = "Wheel-Version: 1.0\nGenerator: cloudtrain\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
     return {"METADATA": "\n".join((*fields, "")), "WHEEL": wheel, "entry_points.txt": points}
 
 
 def _archive(files: dict[str, tuple[bytes, bool]], record: str) -> bytes:
-    """Return a wheel of files with their contents, and whether each is executable. It is not
-    compressed, because libraries compress differently, and the bundle is compressed."""
+    """Return a wheel of files with their contents, and whether each is executable. `record` is the
+    path of the list of files, which comes last. The wheel is not compressed, because libraries
+    compress differently, and the bundle is compressed."""
+    members = dict(sorted(files.items()))
+    rows = f"{record},,\n"  # the record lists itself without a hash
+    for name, (content, _) in members.items():
+        digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=")
+        quoted = name.replace('"', '""')
+        rows += f'"{quoted}",sha256={digest.decode()},{len(content)}\n'
+    members[record] = (rows.encode(), False)
+
     output = io.BytesIO()
-    rows = f"{record},,\n"
     with zipfile.ZipFile(output, "w") as archive:
-
-        def write(name: str, content: bytes, executable: bool) -> None:
+        for name, (content, executable) in members.items():
+            mode = 0o100755 if executable else 0o100644
             info = zipfile.ZipInfo(name)  # of 1980-01-01
-            info.create_system = 3
-            info.external_attr = (0o100755 if executable else 0o100644) << 16
+            info.create_system = 3  # Unix, which `external_attr` is for
+            info.external_attr = mode << 16
             archive.writestr(info, content)
-
-        for name, (content, executable) in sorted(files.items()):
-            digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest())
-            quoted = name.replace('"', '""')
-            rows += f'"{quoted}",sha256={digest.rstrip(b"=").decode()},{len(content)}\n'
-            write(name, content, executable)
-        write(record, rows.encode(), False)
     return output.getvalue()

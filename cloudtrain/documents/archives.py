@@ -19,21 +19,22 @@ def files_of(archive: bytes) -> Iterator[tuple[str, bytes]]:
     with tarfile.open(fileobj=io.BytesIO(archive), mode="r:gz") as tar:
         for member in tar:
             name = os.path.normpath(member.name)
-            outside = name.startswith("..") or os.path.isabs(name)
-            stream = tar.extractfile(member) if member.isfile() and not outside else None
-            if stream is not None:
+            is_outside = name.startswith("..") or os.path.isabs(name)
+            if member.isfile() and not is_outside:
+                stream = tar.extractfile(member)
+                assert stream is not None, "a plain file has content"
                 yield name, stream.read()
 
 
 def archive_of(files: Mapping[str, bytes]) -> bytes:
     """Return a `.tar.gz` archive of `files`, which maps paths to contents."""
-    text = io.BytesIO()
-    with tarfile.open(fileobj=text, mode="w:gz") as tar:
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w:gz") as tar:
         for name, content in sorted(files.items()):
             member = tarfile.TarInfo(name)
             member.size = len(content)
             tar.addfile(member, io.BytesIO(content))
-    return text.getvalue()
+    return archive.getvalue()
 
 
 def unpack(archive: bytes, folder: Path) -> None:

@@ -109,6 +109,7 @@ class Notes:
         self.problems.append(problem)
 
     def duplicate(self, path: ValuePath, place: Place) -> None:
+        """Record that the key at `path` appears again, at `place`."""
         first = self.keys[path]
         message = f"`{path[-1]}` appears twice; the first is on line {first.line}"
         self.problem(path, place, message, "remove one of them", code="CT004")
@@ -138,6 +139,7 @@ def too_many_digits(place: Place | None) -> Unreadable:
 
 
 def too_deep(place: Place | None = None) -> Unreadable:
+    """Return the error for a document with too many levels."""
     hint = "use fewer levels: a job has about five"
     return Unreadable("the text is nested too deeply", hint, place, code="CT006")
 
@@ -148,31 +150,45 @@ def place_at(text: str, offset: int) -> Place:
     return Place(line, offset - text.rfind("\n", 0, offset))
 
 
-def read_document(text: str, format: Format) -> Content:
-    """Read a text in the given format. The reader of a format is imported on first use.
+BYTE_ORDER_MARK = "\ufeff"
+"""Some editors write it at the beginning of a file."""
 
-    Raises:
-        Unreadable: the text is not valid in that format.
-    """
-    if sum(map(text.count, _SIGNS[format])) > MAX_VALUES:
-        raise too_large()
-    name = "yaml_text" if format == "yaml" else "toml_json"
-    reader = import_module(f"cloudtrain.documents.{name}")
-    try:
-        document = getattr(reader, f"read_{format}")(text.removeprefix("\ufeff"))
-    except RecursionError:
-        raise too_deep() from None
-    assert isinstance(document, Content)
-    return document
-
+_MODULES: dict[Format, str] = {
+    "yaml": "cloudtrain.documents.yaml_text",
+    "toml": "cloudtrain.documents.toml_json",
+    "json": "cloudtrain.documents.toml_json",
+}
+"""Maps a format to the module with its reader, such as `read_yaml`."""
 
 _SIGNS: dict[Format, tuple[str, ...]] = {
     "json": (",", "[", "{"),
     "toml": ("=", ",", "[", "."),
     "yaml": (",", ": ", ":\n", "[", "{", "- ", "-\n", "? "),
 }
-"""Every value except the first needs one of these signs, so their number limits the cost of
-reading. TOML needs the dot for its keys (`a.b`)."""
+"""Every value except the first needs one of these signs. TOML needs the dot for its keys
+(`a.b`)."""
+
+
+def read_document(text: str, format: Format) -> Content:
+    """Read a text in the given format. The reader of a format is imported on first use.
+
+    Raises:
+        Unreadable: the text is not valid in that format, or it is too large or too deep.
+    """
+    # Parsing a large text takes long, so the values are not counted but estimated before it. The
+    # text cannot have more values than signs, except for one.
+    most_values = 0
+    for sign in _SIGNS[format]:
+        most_values += text.count(sign)
+    if most_values > MAX_VALUES:
+        raise too_large()
+
+    module = import_module(_MODULES[format])
+    reader: Callable[[str], Content] = getattr(module, f"read_{format}")
+    try:
+        return reader(text.removeprefix(BYTE_ORDER_MARK))
+    except RecursionError:
+        raise too_deep() from None
 
 
 # Reading of files that the user named. Only plain files of limited size are read, because a pipe
@@ -205,16 +221,19 @@ def read_bytes(path: str | Path, most: int = MAX_BYTES, accept: Accept | None = 
     Raises:
         OSError: the file cannot be read; `strerror` holds the reason.
     """
-    # Most paths are plain strings.
+    # `os.stat` instead of `Path.stat`: most paths are plain strings.
     _check(os.stat(path), path, most)
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+    descriptor = os.open(path, flags)
+
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(file.fileno())
         _check(status, path, most)  # another file may have the name by now
         if accept is not None:
             accept(Path(path), status)
         content = file.read(most + 1)
-    if content is None:
+
+    if content is None:  # the file was opened so that a read never waits
         raise NoPlainFile(None, "reading it has to wait", str(path))
     if len(content) > most:  # a file in /proc reports that it is empty
         raise _too_large(path, most)
@@ -268,6 +287,7 @@ _READABLE = "make it a plain file that you may read, or remove it"
 
 
 def _check(status: os.stat_result, path: str | Path, most: int) -> None:
+    """Raise NoPlainFile unless the file is plain and has at most `most` bytes."""
     mode = stat.S_IFMT(status.st_mode)
     if mode != stat.S_IFREG:
         kind = KINDS.get(mode, "something else")
@@ -280,7 +300,7 @@ def _too_large(path: str | Path, most: int) -> NoPlainFile:
     return NoPlainFile(None, f"it is larger than {most >> 20} MiB", str(path))
 
 
-# Parsing of Python source that somebody else has written.
+# Smaller helpers: TOML and Python source, and hints for the messages of parsers.
 
 
 def load_toml(text: str) -> dict[str, Any]:
@@ -293,10 +313,14 @@ def load_toml(text: str) -> dict[str, Any]:
     return data
 
 
+def load_table(module_file: str, path: str) -> dict[str, Any]:
+    """Return the values of a TOML file. `path` is relative to the folder of the module."""
+    return load_toml(Path(module_file).parent.joinpath(path).read_text("utf-8"))
+
+
 def parser_hints(language: str) -> dict[str, str]:
     """Map messages of the parser of a language, or parts of these messages, to hints."""
-    table = load_toml(Path(__file__).with_name("hints.toml").read_text("utf-8"))
-    hints: dict[str, str] = table[language]
+    hints: dict[str, str] = load_table(__file__, "hints.toml")[language]
     return hints
 
 

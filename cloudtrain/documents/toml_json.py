@@ -58,12 +58,15 @@ def read_toml(text: str) -> Content:
     """
     text = text.replace("\r\n", "\n")
     lines = _Lines(text)
-    if match := _DEEP_KEY.search(text):
-        raise too_deep(lines.place(match.start(1)))
+    deep_key = _DEEP_KEY.search(text)
+    if deep_key is not None:
+        raise too_deep(lines.place(deep_key.start(1)))
+
     try:
         data = load_toml(text)
     except ValueError as error:  # includes TOMLDecodeError
         raise _unreadable(str(error), text, lines) from None
+
     scanner = _TomlScanner(text, lines)
     scanner.scan()
     return scanner.notes.document(data)
@@ -72,7 +75,9 @@ def read_toml(text: str) -> Content:
 def toml_text(value: object) -> str:
     """Return a value as TOML on one line."""
     if isinstance(value, Mapping):
-        entries = [f"{toml_key(name)} = {toml_text(inner)}" for name, inner in value.items()]
+        entries = []
+        for name, inner in value.items():
+            entries.append(f"{toml_key(name)} = {toml_text(inner)}")
         return "{" + ", ".join(entries) + "}"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(toml_text, value)) + "]"
@@ -80,6 +85,7 @@ def toml_text(value: object) -> str:
 
 
 def toml_key(name: str) -> str:
+    """Return a key as TOML writes it, in quotes if it needs them."""
     return name if _BARE.fullmatch(name) else scalar_text(name)
 
 
@@ -94,20 +100,26 @@ def scalar_text(value: object) -> str:
 
 def escape_unprintable(text: str) -> str:
     """Return a quoted text in which `\\U` escapes replace the characters that cannot be printed."""
-    return "".join(letter if letter.isprintable() else f"\\U{ord(letter):08x}" for letter in text)
+    escaped = ""
+    for letter in text:
+        escaped += letter if letter.isprintable() else f"\\U{ord(letter):08x}"
+    return escaped
 
 
 def _unreadable(message: str, text: str, lines: _Lines) -> Unreadable:
+    """Return the error for a message of tomllib, which ends with the position."""
     reason = _AT.sub("", message)
-    if "digits" in reason:
+    if "digits" in reason:  # a message of Python's, without a position
         digits = _DIGITS.search(text)
         return too_many_digits(lines.place(digits.start()) if digits else None)
+
     match = _AT.search(message)
     place = None
     if match is not None and match[1]:
         place = Place(int(match[1]), int(match[2]))
-    elif match is not None:
+    elif match is not None:  # at the end of the document
         place = lines.place(len(text.rstrip()))
+
     hint = parser_hint("toml", reason)
     if hint is None:
         hint = "correct the text at this position; https://toml.io describes the format"
@@ -119,6 +131,8 @@ def _lower_first(text: str) -> str:
 
 
 class _Lines:
+    """Converts offsets in a text to positions."""
+
     def __init__(self, text: str) -> None:
         self._starts = [0]
         for index, letter in enumerate(text):
@@ -142,7 +156,7 @@ class _Scanner:
         self.lines = lines
         self.notes = Notes()
 
-    def _many(self, offset: int, closing: str, item: Callable[[int, int], int]) -> int:
+    def _items(self, offset: int, closing: str, item: Callable[[int, int], int]) -> int:
         """Scan the items of a list or mapping with `item`, which takes the offset and the index of
         an item."""
         index = 0
@@ -165,6 +179,7 @@ class _TomlScanner(_Scanner):
 
     def __init__(self, text: str, lines: _Lines) -> None:
         super().__init__(text, lines)
+        # the number of tables in each array so far
         self._counts: dict[ValuePath, int] = {}
 
     def scan(self) -> None:
@@ -182,16 +197,16 @@ class _TomlScanner(_Scanner):
     def _header(self, offset: int) -> tuple[ValuePath, int]:
         """Read the header `[a.b]` or `[[a.b]]`. Return the path of the entries below it and the
         offset after it."""
-        many = self.text.startswith("[[", offset)
-        brackets = 2 if many else 1
+        is_array = self.text.startswith("[[", offset)
+        brackets = 2 if is_array else 1
         names, end = self._key(offset + brackets)
         path: ValuePath = ()
         for index, (name, place) in enumerate(names):
             path = (*path, name)
             self._note_key(path, place)
-            if many and index == len(names) - 1:
+            if is_array and index == len(names) - 1:
                 self._counts[path] = self._counts.get(path, 0) + 1
-            if path in self._counts:
+            if path in self._counts:  # the last table of an array
                 path = (*path, self._counts[path] - 1)
                 self.notes.values.setdefault(path, place)
         return path, end + brackets
@@ -205,6 +220,7 @@ class _TomlScanner(_Scanner):
         return self._value(path, self._skip(end + 1, _BLANK))
 
     def _note_key(self, path: ValuePath, place: Place) -> None:
+        """Record a key, and the same position for the value until a value is found."""
         self.notes.keys.setdefault(path, place)
         self.notes.values.setdefault(path, place)
 
@@ -230,9 +246,9 @@ class _TomlScanner(_Scanner):
             raise RecursionError
         self.notes.values[path] = self.lines.place(offset)
         if self.text[offset] == "[":
-            return self._many(offset + 1, "]", lambda at, index: self._value((*path, index), at))
+            return self._items(offset + 1, "]", lambda at, index: self._value((*path, index), at))
         if self.text[offset] == "{":
-            return self._many(offset + 1, "}", lambda at, _: self._entry(path, at))
+            return self._items(offset + 1, "}", lambda at, _: self._entry(path, at))
         match = _TEXT.match(self.text, offset)
         if match is not None:
             self.notes.texts[path] = _string(match[0])
@@ -246,6 +262,7 @@ class _TomlScanner(_Scanner):
 
 
 def _string(literal: str) -> str:
+    """Return the text that a string in TOML stands for."""
     return str(load_toml(f"x = {literal}")["x"])
 
 
@@ -275,12 +292,14 @@ def read_json(text: str) -> Content:
         raise Unreadable(message, hint, lines.place(error.pos)) from None
     except _Constant as error:
         name = str(error)
+        # the first one outside of strings
         match = re.search(rf'(?:"(?:[^"\\]|\\.)*"|[^"])*?({name})', text)
         place = lines.place(match.start(1)) if match else None
         raise Unreadable(f"`{name}` is not JSON", f'write `"{name}"`, as text', place) from None
     except ValueError:  # a whole number with more digits than Python reads
         digits = _JSON_DIGITS.search(text)
         raise too_many_digits(lines.place(digits.start()) if digits else None) from None
+
     scanner = _JsonScanner(text, lines)
     scanner.value((), 0)
     return scanner.notes.document(data)
@@ -307,8 +326,8 @@ class _JsonScanner(_Scanner):
             if len(path) >= MAX_DEPTH:
                 raise RecursionError
             if opening == "[":
-                return self._many(start + 1, "]", lambda at, index: self.value((*path, index), at))
-            return self._many(start + 1, "}", lambda at, _: self._entry(path, at))
+                return self._items(start + 1, "]", lambda at, index: self.value((*path, index), at))
+            return self._items(start + 1, "}", lambda at, _: self._entry(path, at))
         if opening == '"':
             match = _STRING.match(self.text, start)
             assert match is not None

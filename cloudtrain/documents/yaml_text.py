@@ -32,46 +32,46 @@ if TYPE_CHECKING:
 # text.
 
 
-def _whole(base: int) -> Callable[[str], object]:
+def _integer_reader(base: int) -> Callable[[str], object]:
     """Return a function that reads an integer in the given base. A number with too many digits
     stays text."""
     return lambda text: int(text, base) if len(text) <= MAX_DIGITS else text
 
 
-_READERS: tuple[tuple[re.Pattern[str], Callable[[str], object]], ...] = (
-    (re.compile(r"~|null|Null|NULL|"), lambda _: None),
-    (re.compile(r"true|True|TRUE|false|False|FALSE"), lambda text: text.lower() == "true"),
-    (re.compile(r"[-+]?[0-9]+"), _whole(10)),
-    (re.compile(r"0o[0-7]+"), _whole(8)),
-    (re.compile(r"0x[0-9a-fA-F]+"), _whole(16)),
-    (re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?"), float),
-    (re.compile(r"[-+]?\.(?:inf|Inf|INF)"), lambda text: float(text.replace(".", ""))),
-    (re.compile(r"\.(?:nan|NaN|NAN)"), lambda _: float("nan")),
+_READERS: tuple[tuple[str, re.Pattern[str], Callable[[str], object]], ...] = (
+    ("null", re.compile(r"~|null|Null|NULL|"), lambda _: None),
+    ("bool", re.compile(r"true|True|TRUE|false|False|FALSE"), lambda text: text.lower() == "true"),
+    ("int", re.compile(r"[-+]?[0-9]+"), _integer_reader(10)),
+    ("int", re.compile(r"0o[0-7]+"), _integer_reader(8)),
+    ("int", re.compile(r"0x[0-9a-fA-F]+"), _integer_reader(16)),
+    ("float", re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?"), float),
+    ("float", re.compile(r"[-+]?\.(?:inf|Inf|INF)"), lambda text: float(text.replace(".", ""))),
+    ("float", re.compile(r"\.(?:nan|NaN|NAN)"), lambda _: float("nan")),
 )
+"""The type, the pattern and the reader of each spelling; the first pattern that matches counts."""
 
-KINDS = {"null": (0,), "bool": (1,), "int": (2, 3, 4), "float": (2, 5, 6, 7)}
-"""The readers that an explicit tag (`!!int`) allows."""
+_TYPES = ("null", "bool", "int", "float")
+"""The types that an explicit tag (`!!int`) can name, except text."""
 
 
 def read_scalar(text: str) -> object:
     """Convert a plain value to null, bool, int or float by its spelling. Other text stays text."""
-    for pattern, reader in _READERS:
+    for _, pattern, reader in _READERS:
         if pattern.fullmatch(text):
             return reader(text)
     return text
 
 
-def read_tagged(text: str, kind: str) -> object:
-    """Convert a value with an explicit type: `!!float 3` has the text `3` and the kind `float`.
+def read_tagged(text: str, type_name: str) -> object:
+    """Convert a value with an explicit type: `!!float 3` has the text `3` and the type `float`.
 
     Raises:
         ValueError: the text is not of that type.
     """
-    for index in KINDS[kind]:
-        pattern, reader = _READERS[index]
-        if pattern.fullmatch(text):
-            return float(text) if kind == "float" and index == 2 else reader(text)
-    raise ValueError(f"{text!r} is not of type {kind}")
+    for own_type, pattern, reader in _READERS:
+        if own_type == type_name and pattern.fullmatch(text):
+            return reader(text)
+    raise ValueError(f"{text!r} is not of type {type_name}")
 
 
 _TAG = "tag:yaml.org,2002:"
@@ -84,6 +84,7 @@ def _loader() -> Any:
     """Return PyYAML's loader (in C if available), changed to leave plain values as text."""
     import yaml
 
+    # PyYAML's own resolvers follow YAML 1.1, where `on` is true and `12:30` a number.
     base = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     anything = (_TAG + _PLAIN, re.compile(""))
     resolvers = {"<": [(_MERGE, re.compile("^<<$"))], None: [anything]}
@@ -106,8 +107,9 @@ def read_yaml(text: str) -> Content:
         raise _unreadable(error, text) from None
     finally:
         loader.dispose()
+
     if node is None:
-        return Content(None, Notes().document(None).positions)
+        return Notes().document(None)
     reader = _Reader()
     return reader.notes.document(reader.value(node, ()))
 
@@ -119,7 +121,10 @@ def _check_depth(text: str) -> None:
     Every level needs one of the signs `[`, `{`, `-`, `?` or `:`. Most texts contain too few of them
     to need a check.
     """
-    if sum(map(text.count, "[{-?:")) <= MAX_DEPTH:
+    most_levels = 0
+    for sign in "[{-?:":
+        most_levels += text.count(sign)
+    if most_levels <= MAX_DEPTH:
         return
     import yaml
 
@@ -134,19 +139,22 @@ def _check_depth(text: str) -> None:
 
 
 def _unreadable(error: yaml.YAMLError, text: str) -> Unreadable:
-    place = _place_of(error, text)
+    """Return the error for an error of PyYAML, in plain words for the usual mistakes."""
+    place = _place_of_error(error, text)
     problem = getattr(error, "problem", None) or str(error).partition("\n")[0]
     if "but found another document" in problem:
         message = "the file holds several documents (`---`)"
         return Unreadable(message, "a file holds one job: remove the others", place, code="CT003")
     if _is_control(error):
         return Unreadable("not valid YAML: the text holds a control character", "remove it", place)
+
     lines = text.splitlines()
     if place is not None and place.line <= len(lines):
         before = lines[place.line - 1][: place.column]
         if before.lstrip(" ").startswith("\t"):
             message = "not valid YAML: a tab cannot indent a line"
             return Unreadable(message, "indent with spaces", place)
+
     hint = parser_hint("yaml", problem)
     if hint is None:
         hint = "correct the text at this position, or put text with special signs in quotes"
@@ -158,7 +166,7 @@ def _is_control(error: yaml.YAMLError) -> bool:
     return type(error).__name__ == "ReaderError"
 
 
-def _place_of(error: yaml.YAMLError, text: str) -> Place | None:
+def _place_of_error(error: yaml.YAMLError, text: str) -> Place | None:
     mark = getattr(error, "problem_mark", None)
     if mark is not None:
         return Place(mark.line + 1, mark.column + 1)
@@ -171,9 +179,12 @@ def _place_of(error: yaml.YAMLError, text: str) -> Place | None:
 
 
 class _Reader:
+    """Converts the nodes of a document to its data."""
+
     def __init__(self) -> None:
         self.notes = Notes()
         self._count = 0
+        # the mappings and lists around the current node
         self._open: set[int] = set()
 
     def value(self, node: yaml.Node, path: ValuePath) -> object:
@@ -183,13 +194,15 @@ class _Reader:
         self.notes.values[path] = place
         if _is_scalar(node):
             return self._scalar(node, path, place)
-        self._own_tag(node, path, place)
+        self._report_tag(node, path, place)
         self._open.add(id(node))
         value = self._mapping(node, path) if _is_mapping(node) else self._list(node, path)
         self._open.discard(id(node))
         return value
 
     def _enter(self, node: yaml.Node, path: ValuePath, values: int = 1) -> None:
+        """Count the values of a node, and refuse a document that is too large, too deep or
+        endless."""
         self._count += values
         if id(node) in self._open:
             message = "the text holds an anchor that refers to itself"
@@ -201,26 +214,27 @@ class _Reader:
             raise too_deep(_place(node))
 
     def _scalar(self, node: yaml.ScalarNode, path: ValuePath, place: Place) -> object:
-        kind = str(node.tag).removeprefix(_TAG)
+        tag = str(node.tag).removeprefix(_TAG)
         text = str(node.value)
         self.notes.texts[path] = text
-        if kind in (_PLAIN, "merge"):
-            return read_scalar(text) if not node.style or kind == "merge" else text
-        if kind == "str":
+        if tag == _PLAIN and node.style:  # in quotes
             return text
-        if kind in KINDS:
+        if tag in (_PLAIN, "merge"):
+            return read_scalar(text)
+        if tag in _TYPES:
             try:
-                return read_tagged(text, kind)
+                return read_tagged(text, tag)
             except ValueError:
-                message = f"`{shortened(text)}` does not have the type of its tag `!!{kind}`"
+                message = f"`{shortened(text)}` does not have the type of its tag `!!{tag}`"
                 self.notes.problem(path, place, message, "remove the tag")
                 return None
-        self._own_tag(node, path, place)
+        if tag != "str":
+            self._report_tag(node, path, place)
         return text
 
-    def _own_tag(self, node: yaml.Node, path: ValuePath, place: Place) -> None:
-        """Report a tag such as `!Ref` as a problem, because it names a type of another program,
-        which a job cannot use."""
+    def _report_tag(self, node: yaml.Node, path: ValuePath, place: Place) -> None:
+        """Record a problem if the node has a tag such as `!Ref`, which names a type of another
+        program."""
         tag = str(node.tag)
         if tag == _TAG + ("map" if _is_mapping(node) else "seq"):
             return
@@ -233,20 +247,20 @@ class _Reader:
         return [self.value(item, (*path, index)) for index, item in enumerate(node.value)]
 
     def _mapping(self, node: yaml.MappingNode, path: ValuePath) -> dict[str, object]:
+        """Return the entries of a mapping, and those that it merges and does not replace."""
         result: dict[str, object] = {}
-        own: set[str] = set()
-        for key, value in self._own(node):
+        for key, value in self._own_entries(node):
             name = self._key(key, path)
             if name is None:
                 continue
             inner = (*path, name)
             place = _place(key)
-            if name in own:
+            if name in result:
                 self.notes.duplicate(inner, place)
                 continue
-            own.add(name)
             self.notes.keys[inner] = place
             result[name] = self.value(value, inner)
+
         for merged in self._merges(node, path):
             for name, (place, value) in merged.items():
                 if name not in result:
@@ -255,7 +269,7 @@ class _Reader:
                     result[name] = self.value(value, inner)
         return result
 
-    def _own(self, node: yaml.MappingNode) -> list[tuple[yaml.Node, yaml.Node]]:
+    def _own_entries(self, node: yaml.MappingNode) -> list[tuple[yaml.Node, yaml.Node]]:
         return [(key, value) for key, value in node.value if key.tag != _MERGE]
 
     def _merges(
@@ -276,10 +290,11 @@ class _Reader:
                     self.notes.problem(path, _place(source), message, hint)
 
     def _flat(self, node: yaml.MappingNode, path: ValuePath) -> dict[str, tuple[Place, yaml.Node]]:
+        """Return the entries of a merged mapping, with those that it merges in turn."""
         self._enter(node, path, 1 + len(node.value))
         self._open.add(id(node))
         result: dict[str, tuple[Place, yaml.Node]] = {}
-        for key, value in self._own(node):
+        for key, value in self._own_entries(node):
             name = self._key(key, path)
             if name is not None:
                 result[name] = (_place(key), value)
@@ -290,6 +305,8 @@ class _Reader:
         return result
 
     def _key(self, node: yaml.Node, path: ValuePath) -> str | None:
+        """Return the text of a key; None for a key that is no text, which is recorded as a
+        problem."""
         what = "a list or a mapping"
         hint = "write a name before the colon"
         if _is_scalar(node):
@@ -305,6 +322,9 @@ class _Reader:
                 what = "empty"
         self.notes.problem(path, _place(node), f"a key must be text, not {what}", hint)
         return None
+
+
+# The names of the classes are compared, because importing PyYAML costs start-up time.
 
 
 def _is_scalar(node: yaml.Node) -> TypeGuard[yaml.ScalarNode]:

@@ -24,7 +24,8 @@ class ErrorCode(NamedTuple):
 def error_codes() -> Mapping[str, ErrorCode]:
     """Return every code that an error of cloudtrain can have."""
     table = load_toml(Path(__file__).with_name("codes.toml").read_text("utf-8"))
-    return {
-        code: ErrorCode(code, entry["summary"], " ".join(entry["explanation"].split()))
-        for code, entry in table.items()
-    }
+    codes = {}
+    for code, entry in table.items():
+        explanation = " ".join(entry["explanation"].split())
+        codes[code] = ErrorCode(code, entry["summary"], explanation)
+    return codes

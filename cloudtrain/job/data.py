@@ -12,6 +12,7 @@ from pydantic import BaseModel, BeforeValidator, Field
 from cloudtrain.errors import Problem, did_you_mean
 from cloudtrain.job.model import TargetValues, all_at_once, per_target
 from cloudtrain.job.nodes import KeyProblem
+from cloudtrain.job.problems import mapping_or_empty
 from cloudtrain.system.plugins import all_targets, target_names
 
 if TYPE_CHECKING:
@@ -22,7 +23,9 @@ def _path_text(value: object) -> object:
     """Convert a `pathlib.Path` to text, and return other values unchanged. A `Path` that was made
     from a URI has lost a slash (`s3:/bucket`). It is returned unchanged, so that validation refuses
     it."""
-    text = os.fspath(value) if isinstance(value, os.PathLike) else None
+    if not isinstance(value, os.PathLike):
+        return value
+    text = os.fspath(value)
     if not isinstance(text, str) or re.match("[A-Za-z][A-Za-z0-9+.-]+:/", text):
         return value
     return text
@@ -59,6 +62,7 @@ class _Places(TargetValues):
 
 
 def _input_rules(data: Mapping[str, object]) -> Iterator[Problem]:
+    """Yield a problem for an input with a value and locations, or with neither."""
     given = [name for name in target_names() if data.get(name) is not None]
     if data.get("value") is not None:
         for name in given:
@@ -66,8 +70,10 @@ def _input_rules(data: Mapping[str, object]) -> Iterator[Problem]:
             yield Problem((name,), message, "remove one of them", code="CT018")
     elif not given:
         message = "an input needs a location on at least one target"
-        places = {target.name: target.facts.place_example for target in all_targets()}
-        examples = [f"`{name}: {place}`" for name, place in places.items() if place]
+        examples = []
+        for target in all_targets():
+            if target.facts.place_example:
+                examples.append(f"`{target.name}: {target.facts.place_example}`")
         hint = f"add for example {' or '.join(examples[:2])}"
         yield KeyProblem((), message, hint, code="CT011")
 
@@ -198,10 +204,12 @@ def reference_problems(
     for field in _PLACES:
         for path, text in texts_in(job.get(field), (field,)):
             for reference in find_references(text):
-                fault = _fault(reference.inner, job, implicit)
+                fault = _reference_fault(reference.inner, job, implicit)
                 if fault is not None:
-                    message = f"`{reference.text}` refers to nothing: {fault[0]}"
-                    problems.append(Problem(path, message, fault[1], code="CT020"))
+                    reason, hint = fault
+                    message = f"`{reference.text}` refers to nothing: {reason}"
+                    problems.append(Problem(path, message, hint, code="CT020"))
+
     inputs = job.get("inputs")
     return [*problems, *_value_problems(inputs), *_run_problems(inputs)]
 
@@ -257,13 +265,16 @@ def _value_problems(inputs: object) -> Iterator[Problem]:
     """Yield a problem for each reference in an input's `value`, because Azure ML would not replace
     the reference."""
     for path, text in texts_in(inputs, ("inputs",)):
-        for reference in find_references(text) if path[2:] == ("value",) else ():
+        if path[2:] != ("value",):
+            continue
+        for reference in find_references(text):
             message = f"`{reference.text}` is in a plain value, where references are not replaced"
             hint = f"write it where `${{{{inputs.{path[1]}}}}}` is used"
             yield Problem(path, message, hint, code="CT020")
 
 
 def _run_problems(inputs: object) -> Iterator[Problem]:
+    """Yield a problem for each location of an input that begins as `run:` and names no output."""
     for path, text in texts_in(inputs, ("inputs",)):
         is_place = path[-1] in target_names()
         if is_place and is_run_input(text) and run_input(text) is None:
@@ -287,27 +298,31 @@ def find_references(text: str) -> Iterator[Reference]:
     The time is proportional to the length of the text. A regular expression took 8 seconds for
     3,000 spaces.
     """
-    # the next `}}`, the end of the text before it, and the next end of a line
-    close = stop = line_end = -1
+    # The next `}}`, the end of the text before it, and the next end of a line. They are searched
+    # again only once they are passed, which keeps the time proportional.
+    braces = inner_end = line_end = -1
     start = text.find("${{")
     while start >= 0:
         after = start + 3
-        if close < after:
-            close = text.find("}}", after)
-            if close < 0:
+        if braces < after:
+            braces = text.find("}}", after)
+            if braces < 0:
                 return
-            stop = after + len(text[after:close].rstrip())
+            inner_end = after + len(text[after:braces].rstrip())
+
         space = _SPACE.match(text, after)
         assert space is not None
-        inner = space.end()
-        if line_end < inner:
-            line_end = text.find("\n", inner)
-            line_end = len(text) if line_end < 0 else line_end
-        if line_end < stop:
+        inner_start = space.end()
+        if line_end < inner_start:
+            line_end = text.find("\n", inner_start)
+            if line_end < 0:
+                line_end = len(text)
+        if line_end < inner_end:  # the braces are on another line
             start = text.find("${{", start + 1)
             continue
-        end = close + 2
-        yield Reference(start, end, text[start:end], text[inner:stop])
+
+        end = braces + 2
+        yield Reference(start, end, text[start:end], text[inner_start:inner_end])
         start = text.find("${{", end)
 
 
@@ -335,30 +350,33 @@ def texts_in(
     if isinstance(value, str):
         yield path, value
     elif isinstance(value, Mapping | BaseModel):
-        for key, inner in value.items() if isinstance(value, Mapping) else iter(value):
+        # A model yields its fields like the items of a mapping.
+        entries = value.items() if isinstance(value, Mapping) else iter(value)
+        for key, inner in entries:
             yield from texts_in(inner, (*path, str(key)))
     elif isinstance(value, list | tuple):
         for index, inner in enumerate(value):
             yield from texts_in(inner, (*path, index))
 
 
-def _fault(
+def _reference_fault(
     inner: str, job: Mapping[str, object], implicit: Sequence[str]
 ) -> tuple[str, str | None] | None:
     """Return the message and the hint for a reference that refers to nothing, otherwise None."""
     references = {*implicit}
     for field in ("inputs", "outputs"):
-        entries = job.get(field)
-        if isinstance(entries, Mapping):
-            references.update(f"{field}.{name}" for name in entries)
+        for name in mapping_or_empty(job.get(field)):
+            references.add(f"{field}.{name}")
     if inner in references:
         return None
+
     field, dot, name = inner.partition(".")
     if field in ("inputs", "outputs") and dot:
         start = f"{field}."
         options = [word.removeprefix(start) for word in references if word.startswith(start)]
         hint = did_you_mean(name, options) or f"add `{name}` under `{field}`"
         return f"the job has no {field[:-1]} `{name}`", hint
+
     words = "`inputs.NAME` or `outputs.NAME`"
     if "checkpoint" in implicit:
         words = "`inputs.NAME`, `outputs.NAME` or `checkpoint`"

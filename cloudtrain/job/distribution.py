@@ -14,12 +14,15 @@ from cloudtrain.documents.document import load_toml
 from cloudtrain.errors import Problem, ValidNames, did_you_mean
 from cloudtrain.job.model import Count, Model, all_at_once
 from cloudtrain.job.nodes import KeyProblem
+from cloudtrain.job.problems import mapping_or_empty
 
 if TYPE_CHECKING:
     from cloudtrain.job.model import Json
 
 
 class _Processes(Model):
+    """A distribution with a number of processes on each instance."""
+
     processes_per_instance: Count | None = None
     """Processes started on each instance. Default: the number of GPUs of the instance type."""
 
@@ -52,6 +55,7 @@ def smp_parameters(version: int) -> frozenset[str]:
 
 
 def _smp_rules(smp: Mapping[str, object]) -> Iterator[Problem]:
+    """Yield a problem for each parameter or option that the version does not have."""
     version = smp.get("version")
     if isinstance(version, bool):  # Python treats True as equal to 1
         message = f"`version` cannot be `{str(version).lower()}`"
@@ -59,11 +63,11 @@ def _smp_rules(smp: Mapping[str, object]) -> Iterator[Problem]:
         yield Problem(("version",), message, hint, code="CT013")
         return
     if not isinstance(version, int) or version not in (1, 2):
-        return
+        return  # validation reports it
+
     names = smp_parameters(version)
-    other = 3 - version
-    parameters = smp.get("parameters")
-    for name in parameters if isinstance(parameters, Mapping) else ():
+    other = 2 if version == 1 else 1
+    for name in mapping_or_empty(smp.get("parameters")):
         if name not in names:
             hint = did_you_mean(str(name), names)
             if name in smp_parameters(other):
@@ -71,6 +75,7 @@ def _smp_rules(smp: Mapping[str, object]) -> Iterator[Problem]:
             path = ("parameters", str(name))
             message = f"`smp` version {version} has no parameter `{name}`"
             yield KeyProblem(path, message, hint, code="CT010")
+
     if version == 2 and smp.get("mpi_options"):
         message = "`smp` version 2 runs under torchrun, so `mpi_options` has no effect"
         yield Problem(("mpi_options",), message, "remove it", code="CT018")
@@ -138,12 +143,8 @@ def _tensorflow_rules(tensorflow: Mapping[str, object]) -> Iterator[Problem]:
     strategy = tensorflow.get("strategy", "multi_worker_mirrored")
     if tensorflow.get("parameter_servers") is not None and strategy == "multi_worker_mirrored":
         message = "`parameter_servers` has no effect with `strategy: multi_worker_mirrored`"
-        yield Problem(
-            ("parameter_servers",),
-            message,
-            "write `strategy: parameter_server`, or remove it",
-            code="CT018",
-        )
+        hint = "write `strategy: parameter_server`, or remove it"
+        yield Problem(("parameter_servers",), message, hint, code="CT018")
 
 
 class TensorFlow(Model):
@@ -202,6 +203,7 @@ Launcher = Literal["torchrun", "mpirun", "tensorflow", "none"]
 
 
 def launcher_of(distribution: Distribution) -> Launcher:
+    """Return what starts the processes on each instance; `none` if the script starts alone."""
     if isinstance(distribution, Ray):
         return "none"
     if isinstance(distribution, TensorFlow | NoDistribution):

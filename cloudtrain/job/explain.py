@@ -55,18 +55,20 @@ def unknown_field(
     mapping."""
     name = str(path[-1])
     names = parent.field_names(tag)
-    whole = node_of_model(root) if root is not None else parent
+    root_node = node_of_model(root) if root is not None else parent
     near = did_you_mean(name, names)
-    is_near = isinstance(near, NearName) and not is_elsewhere(name, parent, whole)
-    hint = other_tool_hint(name, parent, whole, names)
+    is_near = isinstance(near, NearName) and not is_elsewhere(name, parent, root_node)
+    hint = other_tool_hint(name, parent, root_node, names)
     if hint is None and not is_near:
-        hint = other_type_hint(path, whole) or elsewhere_hint(name, parent, whole)
+        hint = other_type_hint(path, root_node) or elsewhere_hint(name, parent, root_node)
+
     owner = _owner(parent, path[:-1])
     message = f"`{shortened(name)}` is not a field of {owner}"
     return Wording(message, hint or near or "remove it", "CT010")
 
 
 def _owner(parent: SchemaNode, path: ValuePath) -> str:
+    """Return what has the fields at a path, in words: a path, or what the file holds."""
     if path:
         return f"`{shortened(dotted(path))}`"
     model = parent.model()
@@ -98,17 +100,18 @@ def explain(
     source: Source,
 ) -> Wording:
     """Return the message, hint and code for one error of pydantic."""
-    kind = item["type"]
+    error_type = item["type"]
     value = item["input"]
     name = label(path)
     context = item.get("ctx", {})
-    if kind == "extra_forbidden" and parent is not None:
+    if error_type == "extra_forbidden" and parent is not None:
         return unknown_field(path, parent, source.root)
     if item["loc"][-1:] == ("[key]",):
         return _bad_key(str(value), context, path)
-    if kind in _WITH_CONTEXT:
-        return _WITH_CONTEXT[kind](name, value, context)
-    text = _wordings().get(kind)
+    if error_type in _WITH_CONTEXT:
+        return _WITH_CONTEXT[error_type](name, value, context)
+
+    text = _wordings().get(error_type)
     if text is not None:
         facts = {
             "name": name,
@@ -118,20 +121,21 @@ def explain(
             **context,
         }
         return Wording(text.message.format(**facts), text.hint.format(**facts), text.code)
-    if node is None or kind == "value_error":
+    if node is None or error_type == "value_error":
         message = item["msg"].removeprefix("Value error, ")
         return Wording(message, "write another value, or remove the line", "CT013")
     if value is None:
         return Wording(f"`{name}` has no value", "write a value, or remove the line", "CT011")
 
     spelling = source.find_spelling(path) if source.find_spelling else None
-    if kind == "invalid-json-value":  # a date in TOML, or an object in Python
+    if error_type == "invalid-json-value":  # a date in TOML, or an object in Python
         hint = "write it as text, or leave it out"
         if spelling:
             hint = f'write `"{shortened(spelling)}"`, in quotes'
         words = "text, a number, `true`, `false`, a list or a mapping"
         shown = describe_value(value)
         return Wording(f"`{name}` must be {words}, not {shown}", hint, "CT012")
+
     shown = describe_value(value, spelling)
     message = f"`{name}` must be {node.words}, not {shown}"
     return Wording(message, _type_hint(node, name, value, spelling), "CT012")
@@ -147,14 +151,16 @@ _EXAMPLES_OF_KINDS = {
 
 
 def _example_value(node: SchemaNode) -> str:
+    """Return a value that the node allows, or a pattern of one, in YAML on one line."""
     if node.options:
         first = node.options[0]
         return f"{{type: {first}}}" if node.kind == "choice" else str(first)
     if node.kind == "model":
         needed: list[str] = []
         for model in node.models.values():
-            fields = model.model_fields.items()
-            needed += [name for name, field in fields if field.is_required()]
+            for name, field in model.model_fields.items():
+                if field.is_required():
+                    needed.append(name)
         names = needed or node.field_names()[:1]
         fields_text = ", ".join(f"{name}: ..." for name in names)
         return f"{{{fields_text}}}"
@@ -199,6 +205,7 @@ _MAPPINGS = ("model", "choice", "map")
 
 
 def _hint_for_text(value: object, spelling: str | None) -> str | None:
+    """Return the hint for a value in a field of text; None if it could not be written as text."""
     if isinstance(value, os.PathLike):
         if ":/" in os.fspath(value):
             return "write the URI as text: a path drops one of its slashes"
@@ -210,17 +217,21 @@ def _hint_for_text(value: object, spelling: str | None) -> str | None:
 
 
 def _hint_for_integer(value: object) -> str | None:
-    if isinstance(value, str) and len(value) < 20 and value.strip().isdecimal():
-        return f"write `{int(value)}`, without quotes"
-    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
-        return f"write `{int(value)}`"
+    """Return the hint for a text or a float that stands for an integer; None for other values."""
+    if isinstance(value, str):
+        is_short = len(value) < 20
+        if is_short and value.strip().isdecimal():
+            return f"write `{int(value)}`, without quotes"
+    elif isinstance(value, float) and value.is_integer():
+        is_exact = abs(value) < 2**53
+        return f"write `{int(value)}`" if is_exact else None
     return None
 
 
-def _no_option(name: str, value: object, options: Sequence[object]) -> Wording:
-    texts = [str(option) for option in options]
+def _no_option(name: str, value: object, options: Sequence[str]) -> Wording:
+    """Return the text for a value that is not one of the allowed ones."""
     word = value if isinstance(value, str) else ""
-    hint = did_you_mean(word, texts) or "remove it"
+    hint = did_you_mean(word, options) or "remove it"
     return Wording(f"`{name}` cannot be {describe_value(value)}", hint, "CT013")
 
 
@@ -230,6 +241,7 @@ def _no_literal(name: str, value: object, context: Mapping[str, Any]) -> Wording
 
 
 def _no_tag(name: str, value: object, context: Mapping[str, Any]) -> Wording:
+    """Return the text for a `type` that does not exist."""
     tags = [tag.strip("' ") for tag in context["expected_tags"].split(",")]
     type_name = value.get("type") if isinstance(value, Mapping) else context["tag"]
     if not isinstance(type_name, str):
@@ -250,10 +262,12 @@ def _pattern(name: str, value: Any, context: Mapping[str, Any]) -> Wording:
 
 
 def _bad_key(key: str, context: Mapping[str, Any], path: ValuePath) -> Wording:
+    """Return the text for a name, such as that of an input, that is not valid."""
     kind = {"inputs": "an input", "outputs": "an output"}.get(str(path[0]), "an entry")
     if "max_length" in context:
         hint = f"use at most {context['max_length']} characters"
         return Wording(f"`{shortened(key)}` is too long for the name of {kind}", hint, "CT016")
+
     pattern = context.get("pattern", "")
     rule = rule_of(pattern) or "text"
     message = f"`{shortened(key)}` cannot name {kind}: use {rule}"
@@ -295,10 +309,11 @@ def in_form(hint: str | None, format: Format) -> str | None:
 
 
 def _convert(text: str, format: Format) -> str:
+    """Return a `field: value` of YAML as TOML or JSON. A pattern that is not YAML, such as
+    `checkpoint: {...}`, stays as it is."""
     try:
         data = read_document(text, "yaml").data
-    # `checkpoint: {...}`, or half of a surrogate pair, from JSON
-    except (Unreadable, UnicodeEncodeError):
+    except (Unreadable, UnicodeEncodeError):  # or half of a surrogate pair, from JSON
         return text
     if not isinstance(data, dict):
         return text

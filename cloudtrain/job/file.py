@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from pydantic import ValidationError
 
 from cloudtrain.documents.document import (
+    BYTE_ORDER_MARK,
     Content,
     Format,
     Positions,
@@ -105,18 +106,25 @@ def parse(
     Raises:
         JobError: the job has problems; all are listed.
     """
-    document = _readable(text, format, file)
-    model = _model(document, file)
+    document = _read_mapping(text, format, file)
+    model = _take_model(document, file)
     is_sweep = document.data.get("kind") == SWEEP
     problems = list(document.problems)
 
     inner = None
-    name_of_job = document.data.get("job")
-    if read_job is not None and is_sweep and isinstance(name_of_job, str):
-        of_job = [item for item in overrides if item.startswith(_OF_JOB)]
-        overrides = [item for item in overrides if item not in of_job]
+    job_name = document.data.get("job")
+    if read_job is not None and is_sweep and isinstance(job_name, str):
+        # The values of the job are not in this file, so its own file gets their overrides.
+        job_overrides = []
+        own_overrides = []
+        for override in overrides:
+            if override.startswith(_OF_JOB):
+                job_overrides.append(override.removeprefix(_OF_JOB))
+            else:
+                own_overrides.append(override)
+        overrides = own_overrides
         try:
-            inner = read_job(name_of_job, [item.removeprefix(_OF_JOB) for item in of_job])
+            inner = read_job(job_name, job_overrides)
         except JobError as error:
             problems += error.problems
 
@@ -136,21 +144,26 @@ def parse(
             # The separate file of a job has problems of its own.
             if item.path != ("job",) or not isinstance(data.get("job"), str):
                 problems.append(item)
+
     if problems:
         in_form = [_in_form(item, format) for item in problems]
         raise JobError(_place_each(in_form, file, document.positions, changes))
     parsed = JobFile(job, file, document.positions, changes, text, tuple(overrides))
-    return parsed._replace(job=job.job, sweep=job, inner=inner) if is_sweep else parsed
+    if is_sweep:
+        return parsed._replace(job=job.job, sweep=job, inner=inner)
+    return parsed
 
 
 _OF_JOB = "job."
 """Prefix of the overrides for the job of a sweep."""
 
 
-def _readable(text: str, format: Format, file: str) -> Content:
+def _read_mapping(text: str, format: Format, file: str) -> Content:
+    """Read a text that holds fields. Raises JobError for a text that is empty, cannot be read, or
+    holds something else."""
     try:
         empty = Unreadable("the job file is empty", _START[format], code="CT003")
-        if not text.strip("\ufeff \t\r\n"):
+        if not text.strip(f"{BYTE_ORDER_MARK} \t\r\n"):
             raise empty
         document = read_document(text, format)
         if document.data in (None, {}) and not document.problems:
@@ -163,9 +176,9 @@ def _readable(text: str, format: Format, file: str) -> Content:
     return document
 
 
-def _model(document: Content, file: str) -> Any:
-    """Return the model that `kind` names. `kind: training` is allowed although `TrainingJob` has no
-    such field."""
+def _take_model(document: Content, file: str) -> Any:
+    """Return the model that `kind` names. Remove `kind: training` from the data, because
+    `TrainingJob` has no such field."""
     if "kind" not in document.data:
         return TrainingJob
     kind = document.data["kind"]
@@ -181,6 +194,7 @@ def _model(document: Content, file: str) -> Any:
 def _apply_overrides(
     data: dict[str, object], overrides: Sequence[str], model: Any
 ) -> tuple[dict[str, object], Changes]:
+    """Return the data with the overrides applied, and the changes that they made."""
     if not overrides:
         return data, Changes()
     from cloudtrain.job.overrides import override  # importing it costs start-up time
@@ -212,6 +226,7 @@ def _place_each(
 
 
 def _place(problem: Problem, file: str, positions: Positions, changes: Changes) -> Problem:
+    """Return the problem with its position in the file, or with the override that caused it."""
     if problem.file is not None:
         return problem
     if problem.line is not None:
@@ -244,11 +259,13 @@ def load_job(path: Path, overrides: Sequence[str] = ()) -> JobFile:
 
 
 def _load(path: Path, overrides: Sequence[str], read_job: ReadJob) -> JobFile:
+    """Read a job file as `load_job` does. `read_job` reads the separate job file of a sweep."""
     format = format_of(path)
     file = parse(_read(path), format=format, file=str(path), overrides=overrides, read_job=read_job)
     folder = path.absolute().parent
     if file.sweep is None:
         return file._replace(job=anchored(file.job, folder).from_folder(folder))
+
     job: AnyJob = file.sweep.job
     if file.inner is None:
         job = anchored(job, folder)
@@ -257,8 +274,8 @@ def _load(path: Path, overrides: Sequence[str], read_job: ReadJob) -> JobFile:
 
 
 def _job_of_sweep(sweep: Path, name: str, changes: Sequence[str]) -> JobFile:
-    """`name` is the path of the job file, relative to the sweep's file. `changes` are overrides of
-    its fields."""
+    """Read the job file that a sweep names. `name` is its path, relative to the sweep's file.
+    `changes` are overrides of its fields."""
     refused = UsageError(
         f"`{name}` holds no training job, which a sweep needs",
         hint="name the file of a training job",
@@ -283,14 +300,15 @@ def format_of(path: Path) -> Format:
     Raises:
         UsageError: the name has an unknown suffix, or the path is a folder.
     """
-    # A Path raises where the name is too long.
+    # `Path.is_dir` raises an error if the name is too long.
     if os.path.isdir(path):
-        hint = f"{_init(str(path / 'job.yaml'))} writes one"
+        hint = f"{_init_command(str(path / 'job.yaml'))} writes one"
         inside = _job_files(path)
         if inside:
             usual = [name for name in inside if Path(name).stem == "job"]
             hint = NearName.of(str(path / min(usual or inside)))
         raise UsageError(f"`{path}` is a folder, not a job file", hint=hint, code="CT001")
+
     file_format = SUFFIXES.get(path.suffix.lower())
     if file_format is None:
         what = f"ends in `{path.suffix}`" if path.suffix else "has no suffix"
@@ -302,7 +320,8 @@ def format_of(path: Path) -> Format:
 def _hint_for_suffix(path: Path) -> str:
     quoted = shlex.quote(str(path))
     if path.suffix == ".py":
-        return f"{_init('--script', str(path))} writes a job file for the script; name that file"
+        command = _init_command("--script", str(path))
+        return f"{command} writes a job file for the script; name that file"
     if path.suffix == ".ipynb":
         return f"export the notebook first: `jupyter nbconvert --to script {quoted}`"
     if path.suffix == ".sh":
@@ -311,34 +330,36 @@ def _hint_for_suffix(path: Path) -> str:
     return f"a job file ends in one of {ends}"
 
 
-def _init(*words: str) -> str:
+def _init_command(*words: str) -> str:
     return f"`{shlex.join(('cloudtrain', 'init', *words))}`"
 
 
 def anchored(job: AnyJob, folder: Path) -> AnyJob:
     """Return the job with absolute local paths (`source_dir`, `local: ...`). Relative paths start
     at `folder`."""
-    inputs = {name: _data_at(item, folder) for name, item in job.inputs.items()}
-    changes: dict[str, object] = {
-        "inputs": {name: _at(item, folder) for name, item in inputs.items()},
-        "outputs": {name: _at(place, folder) for name, place in job.outputs.items()},
-    }
+    inputs = {}
+    for name, item in job.inputs.items():
+        inputs[name] = _with_path(_with_uploads(item, folder), folder)
+    outputs = {name: _with_path(item, folder) for name, item in job.outputs.items()}
+    changes: dict[str, object] = {"inputs": inputs, "outputs": outputs}
     if job.source_dir is not None and not job.source_dir.startswith(BUNDLED):
         changes["source_dir"] = _absolute(job.source_dir, folder)
     checkpoint = getattr(job, "checkpoint", None)
     if checkpoint is not None:
-        changes["checkpoint"] = _at(checkpoint, folder)
+        changes["checkpoint"] = _with_path(checkpoint, folder)
     return job.model_copy(update=changes)
 
 
-def _at(place: _Places, folder: Path) -> _Places:
-    here = place.of(DEFAULT_TARGET)
-    if here is None or is_run_input(here):
-        return place
-    return place.model_copy(update={DEFAULT_TARGET: _absolute(here, folder)})
+def _with_path(item: _Places, folder: Path) -> _Places:
+    """Return the item with an absolute path for runs on this machine. Relative paths start at
+    `folder`."""
+    path = item.of(DEFAULT_TARGET)
+    if path is None or is_run_input(path):
+        return item
+    return item.model_copy(update={DEFAULT_TARGET: _absolute(path, folder)})
 
 
-def _data_at(item: Input, folder: Path) -> Input:
+def _with_uploads(item: Input, folder: Path) -> Input:
     """Return the input with absolute paths for its local data, which is uploaded. Relative paths
     start at `folder`."""
     changes = {}
@@ -363,6 +384,7 @@ def _absolute(text: str, folder: Path) -> str:
 
 
 def _read(path: Path) -> str:
+    """Return the text of a job file. The errors are those of `load_job`."""
     try:
         return read_text(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -386,10 +408,12 @@ def _read(path: Path) -> str:
 
 
 def _job_files(folder: Path) -> list[str]:
+    """Return the names of the files that may be job files; none for a folder that cannot be
+    read."""
     names = []
     try:
         for entry in folder.iterdir():
-            # `cloudtrain init` writes a schema for editors
+            # `cloudtrain init` writes a schema for editors beside the job file.
             is_schema = entry.name.endswith(".schema.json")
             if entry.suffix.lower() in SUFFIXES and entry.is_file() and not is_schema:
                 names.append(entry.name)
@@ -416,7 +440,7 @@ def fields_of(job: AnyJob | Sweep) -> dict[str, object]:
     values are left out."""
     data = job.model_dump(mode="json", exclude_defaults=True)
     if kind_of_job(job) == SWEEP:
-        # only a sweep is of that kind
+        # mypy does not know that only a sweep is of that kind.
         return {"kind": SWEEP, **data, "job": fields_of(job.job)}  # type: ignore[union-attr]
     if isinstance(job, TrainingJob) and "distribution" in data:
         data["distribution"] = {"type": job.distribution.type, **data["distribution"]}
@@ -458,6 +482,7 @@ def array_of(file: JobFile, each: Sequence[str], *, parallel: int) -> JobFile:
             hint = "write the values into the sweep's field `search`"
         message = f"`--each` works only with training jobs, but `{file.file}` holds none"
         raise UsageError(message, hint=hint, code="CT902")
+
     search: dict[str, list[Any]] = {}
     for text in each:
         field, equals, values = text.partition("=")
@@ -472,6 +497,7 @@ def array_of(file: JobFile, each: Sequence[str], *, parallel: int) -> JobFile:
             hint = f"write all values in one option: `--each {_FIELD}{name}=1,2,3`"
             raise UsageError(f"`--each` names `{name}` twice", hint=hint, code="CT902")
         search[name] = _values(text, values)
+
     sweep = model_of_kind(SWEEP)(
         name=file.job.name, job=file.job, search=search, strategy="grid", parallel=parallel
     )

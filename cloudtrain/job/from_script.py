@@ -57,11 +57,11 @@ def yaml_text(data: dict[str, object]) -> str:
         """PyYAML's writer, which would leave `1e-3` unquoted: text in YAML 1.1, but a number in
         YAML 1.2."""
 
-    def quoted_text(dumper: Any, text: str) -> Any:
+    def represent_text(dumper: Any, text: str) -> Any:
         style = None if read_scalar(text) == text else "'"
         return dumper.represent_scalar("tag:yaml.org,2002:str", text, style)
 
-    _Dumper.add_representer(str, quoted_text)
+    _Dumper.add_representer(str, represent_text)
     text: str = yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
     try:
         if text.replace("\n", "").isprintable() and read_document(text, "yaml").data == data:

@@ -89,6 +89,8 @@ def read_lock(
 
 
 class _Reader(NamedTuple):
+    """Reads a file with the arguments of `read_lock`. Each form has a method of its name."""
+
     read: Read
     platform: Platform
     extras: frozenset[str]
@@ -96,31 +98,35 @@ class _Reader(NamedTuple):
     prune: bool
 
     def uv(self, file: str, text: str) -> Requirements:
-        return self._of_lock(file, text, posixpath.dirname(file))
+        return self._read_uv_lock(file, text, posixpath.dirname(file))
 
     def project(self, file: str, text: str) -> Requirements:
+        """Read the nearest uv.lock, upwards from a pyproject.toml through folders that are
+        projects too."""
         folder = posixpath.dirname(file)
         place = folder
         while True:
             lock = posixpath.normpath(posixpath.join(place, "uv.lock"))
             content = self.read(lock)
             if content is not None:
-                return self._of_lock(lock, content, folder)
-            place = posixpath.normpath(posixpath.join(place or ".", ".."))
+                return self._read_uv_lock(lock, content, folder)
+            place = posixpath.normpath(posixpath.join(place, ".."))
             project = posixpath.join(place, "pyproject.toml")
             if place.count("..") > DEEPEST or self.read(project) is None:
                 break
 
-        if "[tool.poetry]" in text or self.read(posixpath.join(folder, "poetry.lock")) is not None:
+        poetry_lock = posixpath.join(folder, "poetry.lock")
+        if "[tool.poetry]" in text or self.read(poetry_lock) is not None:
             raise unread(f"`{file}` is a project of Poetry, which cloudtrain does not read", POETRY)
         hint = "run `uv lock`, or name a requirements file"
         raise stale(f"`{file}` has no `uv.lock` beside it, so the versions are not decided", hint)
 
     def script(self, file: str, text: str) -> Requirements:
+        """Read the block of a script, and its lock if it has one."""
         block = BLOCK.search(text)
         assert block is not None, "form_of refuses a script without a block"
         lines = block["content"].splitlines(keepends=True)
-        content = "".join(line[2:] or "\n" for line in lines)
+        content = "".join(line[2:] or "\n" for line in lines)  # an empty line is `#` alone
         table = _toml(f"the block of `{file}`", content)
         wanted = self._wanted(table.get("dependencies", ()), {}, file)
         self.check_python(f"the block of `{file}`", table.get("requires-python"))
@@ -140,13 +146,17 @@ class _Reader(NamedTuple):
 
         graph = _Graph(self, lock, lock_file)
         locked = graph.manifest.get("requirements", ())
-        self._compare(lock_file, file, command, locked, wanted)
-        applying = [item for item in locked if self.applies(item.get("marker"))]
-        return graph.list([(item, graph.start_of(item)) for item in applying])
+        self._require_same(lock_file, file, command, locked, wanted)
+        roots = []
+        for item in locked:
+            if self.applies(item.get("marker")):
+                roots.append((item, graph.package_for(item)))
+        return graph.walk(roots)
 
     def pylock(self, file: str, text: str) -> Requirements:
         lock = _toml(f"`{file}`", text)
         self.check_python(f"`{file}`", lock.get("requires-python"))
+
         root = posixpath.dirname(file)
         packages: list[Package] = []
         folders: dict[str, str] = {}
@@ -164,13 +174,13 @@ class _Reader(NamedTuple):
                 brought[name] = item.get("version", "")
         return Requirements(file, "pylock", tuple(packages), folders, brought)
 
-    def _of_lock(self, lock: str, text: str, folder: str) -> Requirements:
+    def _read_uv_lock(self, lock: str, text: str, folder: str) -> Requirements:
         """Return the list of the project in `folder`, which is a member of the workspace of the
         lock."""
         graph = _Graph(self, text, lock)
         root = posixpath.dirname(lock) or "."
         relative = posixpath.normpath(posixpath.relpath(folder or ".", root))
-        members = [item for item in graph.packages if relative in _folder_of(item)]
+        members = [item for item in graph.packages if _folder_of(item) == relative]
         project = posixpath.join(folder, "pyproject.toml")
         content = self.read(project)
         is_package = bool(members)
@@ -184,9 +194,8 @@ class _Reader(NamedTuple):
 
         self._check_offered(lock, "extras", self.extras, members, "optional-dependencies")
         self._check_offered(lock, "groups", self.groups, members, "dev-dependencies")
-        extras = [*self.extras]
-        roots = [({"name": item["name"], "extra": extras}, item) for item in members]
-        return graph.list(roots, self.groups)
+        roots = [({"name": item["name"], "extra": self.extras}, item) for item in members]
+        return graph.walk(roots, self.groups)
 
     @staticmethod
     def _check_offered(
@@ -197,11 +206,13 @@ class _Reader(NamedTuple):
         for item in members:
             offered.update(item.get(table, ()))
         for name in sorted(asked - offered):
-            words = ", ".join(f"`{each}`" for each in sorted(offered)) or "none"
-            hint = f"it has {words}; run `uv lock` after a change of `pyproject.toml`"
+            words = [f"`{known}`" for known in sorted(offered)] or ["none"]
+            hint = f"it has {', '.join(words)}; run `uv lock` after a change of `pyproject.toml`"
             raise unread(f"`{lock}` has no {field[:-1]} `{name}`", hint, field)
 
     def check_python(self, what: str, wanted: str | None) -> None:
+        """Raise JobError if the Python that installs the packages is not one of the `wanted`
+        versions. `what` names the file in the message."""
         if wanted is None:
             return
         python = self.platform.environment["python_full_version"]
@@ -229,20 +240,20 @@ class _Reader(NamedTuple):
             wanted = self._wanted(texts, sources, file)
             locked = metadata.get("requires-dist")
             own = normal(root["name"])
-            self._compare(lock, file, "uv lock", locked, wanted, self.extras, own)
+            self._require_same(lock, file, "uv lock", locked, wanted, self.extras, own)
 
         groups = _get(project, "dependency-groups")
         for group in self.groups & {*groups}:
-            wanted = self._wanted(list(_group(groups, group)), sources, file)
+            wanted = self._wanted(_texts_of_group(groups, group), sources, file)
             locked = _get(metadata, "requires-dev").get(group)
-            self._compare(lock, file, "uv lock", locked, wanted)
+            self._require_same(lock, file, "uv lock", locked, wanted)
 
     def _wanted(self, texts: Iterable[str], sources: Table, file: str) -> list[Requirement]:
         """Return dependencies as a project writes them, without the versions of those that have a
         source of their own, as uv.lock writes them."""
         elsewhere = set()
         for name, source in sources.items():
-            if not all("index" in one for one in _as_list(source)):
+            if any("index" not in entry for entry in _as_list(source)):
                 elsewhere.add(normal(name))
 
         wanted = []
@@ -258,7 +269,7 @@ class _Reader(NamedTuple):
             wanted.append(item)
         return wanted
 
-    def _compare(
+    def _require_same(
         self,
         lock: str,
         file: str,
@@ -314,13 +325,18 @@ class _Reader(NamedTuple):
             "extras": {*self.extras},
             "dependency_groups": {*self.groups},
         }
-        return any(parsed.evaluate(values | {"extra": extra}) for extra in ("", *extras))
+        for extra in ("", *extras):
+            values["extra"] = extra
+            if parsed.evaluate(values):
+                return True
+        return False
 
 
 _EXTRA_OF_CONFLICT = re.compile(r"extra (?P<operator>==|!=) '(?P<name>(?:extra|group)-\d+-[^']*)'")
 
 
 def _toml(what: str, text: str) -> Table:
+    """Parse a text, which errors call `what`."""
     try:
         return load_toml(text)
     except ValueError as error:
@@ -335,20 +351,22 @@ def _get(table: Table, *keys: str) -> Table:
     return table
 
 
-def _group(groups: Table, name: str, depth: int = DEEPEST) -> Iterator[str]:
+def _texts_of_group(groups: Table, name: str, depth: int = DEEPEST) -> Iterator[str]:
     """Yield the dependencies of a group, with those of the groups that it includes."""
     for item in groups.get(name, ()):
         if isinstance(item, str):
             yield item
         elif depth:
-            yield from _group(groups, item.get("include-group", ""), depth - 1)
+            yield from _texts_of_group(groups, item.get("include-group", ""), depth - 1)
 
 
-def _folder_of(item: Table) -> list[str]:
-    """Return the folder of a local package, relative to the lock."""
-    source = item.get("source", {})
-    kinds = [kind for kind in ("editable", "virtual", "directory") if kind in source]
-    return [posixpath.normpath(source[kind]) for kind in kinds]
+def _folder_of(item: Table) -> str | None:
+    """Return the folder of a local package, relative to the lock; None for other packages."""
+    source: Mapping[str, str] = item.get("source", {})
+    for kind in ("editable", "virtual", "directory"):
+        if kind in source:
+            return posixpath.normpath(source[kind])
+    return None
 
 
 class _Graph:
@@ -365,17 +383,19 @@ class _Graph:
         self.packages: list[Table] = lock.get("package", [])
         self.manifest: Table = lock.get("manifest", {})
         self.by_name: dict[str, list[Table]] = {}
-        self.applies: dict[str, bool] = {}
+        self.answers: dict[str, bool] = {}
         for item in self.packages:
             self.by_name.setdefault(item["name"], []).append(item)
 
     def _cut(self, match: re.Match[str]) -> str:
+        """Keep the text of archives, and return a line with its number to stand for it."""
         number = len(self.archives)
         self.archives.append(match[0])
-        newlines = "\n" * match[0].count("\n")  # keeps the lines
+        newlines = "\n" * match[0].count("\n")  # errors name the lines of the file
         return f"{match['kind'] or 'sdist'} = {number}{newlines}"
 
     def _hashes_of(self, item: Table) -> tuple[str, ...]:
+        """Return the hashes of a package's archives, in the form of pip."""
         hashes: set[str] = set()
         for kind in ("sdist", "wheels"):
             archives = item.get(kind)
@@ -386,11 +406,11 @@ class _Graph:
                     hashes.add(file["hash"])
         return tuple(sorted(hashes))
 
-    def list(
+    def walk(
         self, roots: Iterable[tuple[Table, Table]], groups: Collection[str] = ()
     ) -> Requirements:
-        """Walk the graph from the roots. Each root is a dependency and the package that it
-        means."""
+        """Return the packages that the roots need. Each root is a dependency and the package that
+        it means."""
         packages: dict[str, Package] = {}
         folders: dict[str, str] = {}
         brought: dict[str, str] = {}
@@ -409,27 +429,27 @@ class _Graph:
             if self.reader.prune and name == "torch":
                 brought[name] = version
                 continue
-            places = _folder_of(item)
-            if not places:
+            place = _folder_of(item)
+            if place is None:
                 packages[name] = _uv_package(item, self._hashes_of(item), folder)
             elif "virtual" not in item["source"]:
-                folders[name] = posixpath.normpath(posixpath.join(folder, places[0]))
+                folders[name] = posixpath.normpath(posixpath.join(folder, place))
             elif not is_root:
-                folders[name] = ""
+                folders[name] = ""  # nothing is installed for it
 
             further = [*item.get("dependencies", ())]
             for extra in extras:
                 further += _get(item, "optional-dependencies").get(extra, ())
             for group in sorted(groups) if is_root else ():
                 further += _get(item, "dev-dependencies").get(group, ())
-            for each in further:
-                if self._is_on(each.get("marker")):
-                    waiting.append((each, self.start_of(each), False))
+            for needed in further:
+                if self._applies(needed.get("marker")):
+                    waiting.append((needed, self.package_for(needed), False))
 
         in_order = tuple(packages[name] for name in sorted(packages))
         return Requirements(self.file, "uv", in_order, folders, brought)
 
-    def start_of(self, dependency: Table) -> Table:
+    def package_for(self, dependency: Table) -> Table:
         """Return the package that a dependency means. Raises JobError if the lock has none for this
         platform."""
         name = dependency["name"]
@@ -440,7 +460,8 @@ class _Graph:
         if len(choices) > 1:
             if "source" in dependency:
                 source = dependency["source"]
-                choices = [item for item in choices if item.get("source") == source] or choices
+                of_source = [item for item in choices if item.get("source") == source]
+                choices = of_source or choices
             choices = [item for item in choices if self._is_for_platform(item)]
         if not choices:
             message = f"`{self.file}` has no version of `{name}` for {self.reader.platform}"
@@ -452,14 +473,15 @@ class _Graph:
 
     def _is_for_platform(self, item: Table) -> bool:
         markers = item.get("resolution-markers")
-        return not markers or any(map(self._is_on, markers))
+        return not markers or any(map(self._applies, markers))
 
-    def _is_on(self, marker: str | None) -> bool:
+    def _applies(self, marker: str | None) -> bool:
+        """Return whether a marker applies. A lock repeats its markers, so the answers are kept."""
         if marker is None:
             return True
-        if marker not in self.applies:
-            self.applies[marker] = self.reader.applies(marker)
-        return self.applies[marker]
+        if marker not in self.answers:
+            self.answers[marker] = self.reader.applies(marker)
+        return self.answers[marker]
 
 
 _ARCHIVES = re.compile(r"(?m)^(?P<kind>wheels) = \[\n(?: +\{.*\},\n)*\]\n|^sdist = \{.*\}\n")
@@ -474,6 +496,7 @@ def _as_list(files: object) -> list[Table]:
 
 
 def _uv_package(item: Table, hashes: tuple[str, ...], folder: str) -> Package:
+    """Return a package of a uv.lock in `folder`. A commit needs no hashes."""
     source = item.get("source", {})
     url = _address(source, folder)
     if "git" in source:
@@ -497,6 +520,7 @@ def _other_index(index: str) -> str:
 
 
 def _pylock_package(name: str, item: Table, folder: str) -> Package:
+    """Return a package of a pylock.toml in `folder`."""
     files = [*item.get("wheels", ())]
     files += [item[key] for key in ("sdist", "archive") if key in item]
     hashes = set()

@@ -39,6 +39,7 @@ from cloudtrain.job.nodes import describe_value
 from cloudtrain.job.problems import (
     ProblemsFound,
     Rules,
+    mapping_or_empty,
     problems_of,
     validate_with_rules,
     wrong,
@@ -107,6 +108,7 @@ def _plain_type(kind: Any) -> Any:
         if is_read and isinstance(plain, type) and issubclass(plain, int | TargetValues):
             return plain | str
         return _plain_type(plain)
+
     plain_parts = tuple(map(_plain_type, parts))
     if origin in (Union, UnionType):
         return Union[plain_parts]  # noqa: UP007 - the parts are values
@@ -172,9 +174,9 @@ class FromFile(Model):
     def from_folder(self, folder: Path | None) -> Self:
         """Return a copy of the job with this `folder`, as if the job was read from a file in the
         folder."""
-        same = self.model_copy()
-        same._folder = folder  # type: ignore[misc]  # only fields are frozen
-        return same
+        copy = self.model_copy()
+        copy._folder = folder  # type: ignore[misc]  # only fields are frozen
+        return copy
 
     def _repr_html_(self) -> str:
         """A table of the fields that were set, each with its path as in `--set`."""
@@ -184,10 +186,9 @@ class FromFile(Model):
         data = self.model_dump(mode="json", exclude_unset=True)
         rows = ""
         for path, text in _set_values(data, ()):
-            rows += (
-                f'<tr><th style="{cell};font-weight:normal;opacity:.65">{escape(dotted(path))}</th>'
-                f'<td style="{cell}">{escape(text)}</td></tr>'
-            )
+            field = escape(dotted(path))
+            rows += f'<tr><th style="{cell};font-weight:normal;opacity:.65">{field}</th>'
+            rows += f'<td style="{cell}">{escape(text)}</td></tr>'
         caption = f'<caption style="{cell};font-weight:bold">{type(self).__name__}</caption>'
         return f'<table style="border:0">{caption}{rows}</table>'
 
@@ -251,6 +252,7 @@ def is_widened(model: type[BaseModel]) -> bool:
 
 
 def overrides_of(job: BaseModel, target: str) -> Mapping[str, Any]:
+    """Return what a job merges into one target's request; empty if it has nothing for it."""
     overrides: Mapping[str, Any] = getattr(job, target + OVERRIDES, {})
     return overrides
 
@@ -300,6 +302,7 @@ class _Words(NamedTuple):
     hint: str
 
     def wrong(self, message: str) -> ProblemsFound:
+        """Return an exception with the message and this hint."""
         return wrong(message, self.hint, code="CT015")
 
 
@@ -317,14 +320,14 @@ def parse_duration(value: object) -> int:
             or more than 68 years.
     """
     if not isinstance(value, str):
-        return _whole(value, _number(value, _DURATION_WORDS), _DURATION_WORDS)
+        return _checked(value, _number(value, _DURATION_WORDS), _DURATION_WORDS)
     if not _DURATION.fullmatch(value):
         raise _DURATION_WORDS.wrong(f"{describe_value(value)} is not a duration")
     text = value.strip(" ")
     seconds = Decimal(0)
     for number, unit in _DURATION_PART.findall(text) or [(text, "s")]:
         seconds += Decimal(number) * _SECONDS[unit.lower()]
-    return _whole(value, seconds, _DURATION_WORDS)
+    return _checked(value, seconds, _DURATION_WORDS)
 
 
 def parse_size(value: object) -> int:
@@ -336,15 +339,17 @@ def parse_size(value: object) -> int:
             than 8 EiB.
     """
     if not isinstance(value, str):
-        return _whole(value, _number(value, _SIZE_WORDS), _SIZE_WORDS)
+        return _checked(value, _number(value, _SIZE_WORDS), _SIZE_WORDS)
     match = _SIZE.match(value) if re.fullmatch(SIZE_PATTERN, value) else None
     if match is None:
         raise _SIZE_WORDS.wrong(f"{describe_value(value)} is not a size")
     size = Decimal(match[1]) * _BYTES[match[2].lower()]
-    return _whole(value, size, _SIZE_WORDS)
+    return _checked(value, size, _SIZE_WORDS)
 
 
 def _number(value: object, words: _Words) -> Decimal:
+    """Return the number that a user wrote without a unit, and refuse other values than
+    integers."""
     if value is None:
         raise words.wrong(f"{words.kind} cannot be `null`")
     if isinstance(value, bool) or not isinstance(value, int):
@@ -352,7 +357,9 @@ def _number(value: object, words: _Words) -> Decimal:
     return Decimal(value)
 
 
-def _whole(value: object, number: Decimal, words: _Words) -> int:
+def _checked(value: object, number: Decimal, words: _Words) -> int:
+    """Return the number as an integer, and refuse it if it is not whole or out of range. `value`
+    is what the user wrote, for messages."""
     if number < 1:
         shown = describe_value(value)
         raise words.wrong(f"{words.kind} must be at least 1 {words.unit}, not {shown}")
@@ -367,21 +374,22 @@ def parse_time(text: str) -> int | None:
     """Convert a time limit of Slurm to seconds: `DAYS-HOURS:MINUTES:SECONDS`,
     `HOURS:MINUTES:SECONDS`, `MINUTES:SECONDS` or `MINUTES`. Return None for any other text, such as
     `infinite`."""
-    days, dash, rest = text.rpartition("-")
-    parts = rest.split(":")
-    if len(parts) > 3 or not all(part.isdecimal() for part in parts):
+    days, dash, clock = text.rpartition("-")
+    parts = clock.split(":")
+    given = [*parts, days] if dash else parts
+    if len(parts) > 3 or not all(map(str.isdecimal, given)):
         return None
-    numbers = [int(part) for part in parts]
-    if dash:
-        if not days.isdecimal():
-            return None
+
+    numbers = list(map(int, parts))
+    if dash:  # the first number is hours
         numbers = [*numbers, 0, 0][:3]
-    elif len(numbers) == 1:
+    elif len(numbers) == 1:  # minutes
         numbers = [0, *numbers, 0]
-    elif len(numbers) == 2:
+    elif len(numbers) == 2:  # minutes and seconds
         numbers = [0, *numbers]
     hours, minutes, seconds = numbers
-    return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
+    hours += 24 * int(days or 0)
+    return (60 * hours + minutes) * 60 + seconds
 
 
 def format_duration(seconds: float) -> str:
@@ -389,15 +397,17 @@ def format_duration(seconds: float) -> str:
     seconds have one decimal: `2.4s`."""
     if seconds < 10 and seconds != int(seconds):
         return f"{seconds:.1f}s"
-    return "".join(_parts(round(seconds))[:2])
+    return "".join(_units(round(seconds))[:2])
 
 
 def exact_duration(seconds: int) -> str:
     """Format seconds exactly with all units, in the syntax of job files: `1h1m30s`."""
-    return "".join(_parts(seconds))
+    return "".join(_units(seconds))
 
 
-def _parts(seconds: int) -> list[str]:
+def _units(seconds: int) -> list[str]:
+    """Return the whole number of each unit in a duration, the largest first, as in `1h` and
+    `30m`."""
     parts = []
     for unit in ("d", "h", "m", "s"):
         count, seconds = divmod(seconds, _SECONDS[unit])
@@ -417,10 +427,10 @@ def format_size(size: float) -> str:
 
 
 def _schema(most: int, pattern: str, description: str) -> WithJsonSchema:
+    """Return the JSON schema of a number that can also be a text with a unit."""
     number = {"type": "integer", "minimum": 1, "maximum": most}
-    return WithJsonSchema(
-        {"anyOf": [number, {"type": "string", "pattern": pattern}], "description": description}
-    )
+    text = {"type": "string", "pattern": pattern}
+    return WithJsonSchema({"anyOf": [number, text], "description": description})
 
 
 Duration = Annotated[
@@ -511,8 +521,8 @@ def merged(request: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str
         if value is None:
             result.pop(key, None)
         elif isinstance(value, Mapping):
-            below = result.get(key)
-            result[key] = merged(below if isinstance(below, Mapping) else {}, value)
+            below = mapping_or_empty(result.get(key))
+            result[key] = merged(below, value)
         else:
             result[key] = value
     return result

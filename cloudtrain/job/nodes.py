@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from types import MappingProxyType, UnionType
@@ -58,8 +58,7 @@ class SchemaNode(NamedTuple):
             return self.inner
         if self.kind == "json":
             return self
-        tagged_model = self.model(tag)
-        for model in [tagged_model] if tagged_model else self.models.values():
+        for model in self._models_with(tag):
             if part in model.model_fields:
                 return node_of_field(model, str(part))
         return None
@@ -67,9 +66,15 @@ class SchemaNode(NamedTuple):
     def field_names(self, tag: object = None) -> list[str]:
         """Return the names of the fields that are allowed at this node. If the node is one of
         several models, `tag` selects a model. Without `tag`, return the fields of all models."""
-        tagged_model = self.model(tag)
-        models = [tagged_model] if tagged_model else list(self.models.values())
-        return list(dict.fromkeys(name for model in models for name in model.model_fields))
+        names: dict[str, None] = {}
+        for model in self._models_with(tag):
+            names.update(dict.fromkeys(model.model_fields))
+        return list(names)
+
+    def _models_with(self, tag: object) -> Iterable[type[BaseModel]]:
+        """Return the model that `tag` selects, or all models if it selects none."""
+        model = self.model(tag)
+        return self.models.values() if model is None else [model]
 
 
 JSON = SchemaNode("json", "a JSON value")
@@ -79,24 +84,31 @@ _VALUES = {str: "text", int: "a whole number", float: "a number", bool: "`true` 
 
 @cache
 def node_of_model(model: type[BaseModel]) -> SchemaNode:
+    """Return the node of a mapping that becomes the model."""
     return SchemaNode("model", "a mapping", {model.__name__: model})
 
 
 @cache
 def node_of_field(model: type[BaseModel], name: str) -> SchemaNode:
+    """Return the node of the field `name` of a model."""
     info = model.model_fields[name]
-    has_parser = any(isinstance(item, BeforeValidator) for item in info.metadata)
-    return _node(info.annotation, has_parser)
+    return _node(info.annotation, _has_parser(info.metadata))
+
+
+def _has_parser(metadata: Iterable[object]) -> bool:
+    """Return whether the metadata of an annotation holds a function that parses text."""
+    return any(isinstance(item, BeforeValidator) for item in metadata)
 
 
 def _node(annotation: Any, has_parser: bool = False) -> SchemaNode:
+    """Return the node of a value that pydantic validates by the annotation."""
     origin = get_origin(annotation)
     arguments = get_args(annotation)
     if origin is Annotated:
-        own = any(isinstance(note, BeforeValidator) for note in annotation.__metadata__)
-        return _node(arguments[0], has_parser or own)
+        return _node(arguments[0], has_parser or _has_parser(arguments[1:]))
     if origin in (Union, UnionType):
-        return _union([option for option in arguments if option is not type(None)], has_parser)
+        options = [option for option in arguments if option is not type(None)]
+        return _union(options, has_parser)
     if annotation is JsonValue:
         return JSON
     if origin is Literal:
@@ -117,15 +129,18 @@ def _is_model(annotation: object) -> bool:
 
 
 def _union(options: list[Any], has_parser: bool) -> SchemaNode:
+    """Return the node of a value that has one of several types, null apart."""
     if len(options) == 1:
         return _node(options[0], has_parser)
     if any(map(_is_model, options)):
         models = {str(option.model_fields["type"].default): option for option in options}
         return SchemaNode("choice", "a mapping with a `type`", models, options=tuple(models))
-    words = [_node(option).words for option in options]
+
+    words = dict.fromkeys(_node(option).words for option in options)
     if "a number" in words:  # which a whole number is
-        words = ["a number" if word == "a whole number" else word for word in words]
-    *others, last = sorted(dict.fromkeys(words), key=lambda word: " or " in word)
+        words.pop("a whole number", None)
+    # The last are words such as "`true` or `false`", with a comma before them.
+    *others, last = sorted(words, key=lambda word: " or " in word)
     separator = ", " if " or " in last else " or "
     return SchemaNode("json", separator.join([", ".join(others), last]))
 
@@ -149,7 +164,7 @@ def plain_path(
             continue
         if node is not None and node.kind in ("choice", "json") and not after_tag:
             model = node.model(part)
-            after_tag = model is None
+            after_tag = model is None  # the tag of a plain type, such as `int`
             if model is not None:
                 node = node_of_model(model)
             continue
@@ -239,9 +254,8 @@ def placed(problem: Problem, file: str, positions: Positions) -> Problem:
     """Return the problem with the file, and the line and column of the value that causes it, if
     they are known."""
     place = positions.of(problem.path, key=isinstance(problem, KeyProblem))
-    if place is None:
-        return replace(problem, file=file, line=None, column=None)
-    return replace(problem, file=file, line=place.line, column=place.column)
+    line, column = place or (None, None)
+    return replace(problem, file=file, line=line, column=column)
 
 
 @dataclass(frozen=True)
@@ -255,12 +269,11 @@ class MissingProblem(Problem):
     def is_echo_of(self, other: Problem) -> bool:
         """Return whether the other problem reports a misspelt name, with a hint that names this
         missing field or a field that can be given instead."""
-        if not isinstance(other, KeyProblem) or other.path[:-1] != self.path[:-1]:
-            return False
+        is_beside = other.path[:-1] == self.path[:-1]
         hint = other.hint or ""
-        if isinstance(hint, ValidNames):
+        if not isinstance(other, KeyProblem) or not is_beside or isinstance(hint, ValidNames):
             return False
-        names = (str(self.path[-1]), *self.alternatives)
+        names = (self.path[-1], *self.alternatives)
         return any(f"`{name}" in hint for name in names)
 
 
@@ -273,7 +286,7 @@ class Source(NamedTuple):
     find_spelling: FindSpelling | None = None
 
 
-def _digits(number: float) -> str:
+def _number_text(number: float) -> str:
     try:
         return str(number)
     except ValueError:  # Python does not write numbers of more than 4300 digits
@@ -285,11 +298,13 @@ def describe_value(value: object, spelling: str | None = None) -> str:
     original spelling of a number."""
     if isinstance(value, str):
         text = json.dumps(value, ensure_ascii=False)
-        return f"`{text[:37]}...`" if len(text) > 40 else f"`{text}`"
+        if len(text) > 40:
+            text = f"{text[:37]}..."
+        return f"`{text}`"
     if value is None or isinstance(value, bool):
         return f"`{json.dumps(value)}`"
     if isinstance(value, int | float):
-        return f"`{shortened(spelling or _digits(value))}`"
+        return f"`{shortened(spelling or _number_text(value))}`"
     if isinstance(value, Mapping | BaseModel):
         return "a mapping"
     if isinstance(value, list | tuple):

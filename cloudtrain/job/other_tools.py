@@ -17,7 +17,7 @@ _TABLES = load_toml(Path(__file__).with_name("other_tools.toml").read_text("utf-
 
 
 def _ours_by_habit(table: str) -> dict[str, str]:
-    """Return the table, which has other tools' names for each of ours, the other way round."""
+    """Return a table that maps other tools' names to ours. The file has it the other way round."""
     ours_by_habit: dict[str, str] = {}
     for ours, habits in _TABLES[table].items():
         ours_by_habit.update(dict.fromkeys(habits.split(), ours))
@@ -33,8 +33,7 @@ _DISTRIBUTION = _ours_by_habit("distributions")
 _ACCOUNT = frozenset(
     (
         "target compute_target role_arn security_groups keep_alive_period_in_seconds "
-        "workspace_name "
-        "experiment_name"
+        "workspace_name experiment_name"
     ).split()
 )
 """Names that other tools have in a job and cloudtrain has in the settings of a target."""
@@ -48,26 +47,33 @@ def other_tool_hint(
     of the fields in `parent`."""
     if list(parent.models) == ["ProcessingJob"] and name in _TABLES["only_training"]:
         return str(_TABLES["only_training"][name])
-    word = _word(name)
-    field = _MEANT.get(word)
-    if field is None:  # `s3_uri` means `sagemaker`
-        targets = [own.name for own in all_targets() if word in own.facts.place_aliases]
-        field = next(iter(targets), None)
+    word = _snake_case(name)
+    field = _MEANT.get(word) or _target_with_alias(word)
     if field is None:
         return None
     home = field if field in names else _home(field, parent, root)
     return NearName.of(home) if home else None
 
 
+def _target_with_alias(word: str) -> str | None:
+    """Return the target whose locations other tools name so: `s3_uri` means `sagemaker`."""
+    for target in all_targets():
+        if word in target.facts.place_aliases:
+            return str(target.name)
+    return None
+
+
 def elsewhere_hint(name: str, parent: SchemaNode, root: SchemaNode) -> str | None:
     """Return a hint to the correct position of the field `name`, in the job or in a target's
     settings. If no such field exists, return a hint to the field of the job with almost this name;
     None if there is none."""
-    word = _word(name)
+    word = _snake_case(name)
     home = _home(word, parent, root)
     if home is None:
-        if word in _ACCOUNT or any(word in own.settings.model_fields for own in all_targets()):
+        settings = [target.settings.model_fields for target in all_targets()]
+        if any(word in names for names in (_ACCOUNT, *settings)):
             return "put it in `cloudtrain.toml`: it is a setting of the target, not of a job"
+        # Of two paths with the same last name, the first one counts.
         paths = {path.rpartition(".")[2]: path for path in reversed(_paths(root))}
         near = get_close_matches(word, paths, n=1, cutoff=0.8)
         return NearName.of(paths[near[0]]) if near else None
@@ -101,11 +107,11 @@ def other_type_hint(path: tuple[str | int, ...], root: SchemaNode) -> str | None
         holder = holder.child(part) if holder is not None else None
     if holder is None or holder.kind != "choice":
         return None
-    others = ", ".join(f"`type: {kind}`" for kind in _types_with(path[-1], holder))
-    return f"remove it: it belongs to {others}" if others else None
+    others = [f"`type: {kind}`" for kind in _types_with(path[-1], holder)]
+    return f"remove it: it belongs to {', '.join(others)}" if others else None
 
 
-def _word(name: str) -> str:
+def _snake_case(name: str) -> str:
     return name.casefold().replace("-", "_")
 
 
@@ -141,15 +147,18 @@ def mapping_hint(node: SchemaNode, name: str, value: object) -> str | None:
     if isinstance(value, str) and node.kind == "choice":
         word = value.casefold()
         near = get_close_matches(_DISTRIBUTION.get(word, word), node.options, n=1)
-        return f"write `{name}: {{type: {[*near, *node.options][0]}}}`"
+        type_name = near[0] if near else node.options[0]
+        return f"write `{name}: {{type: {type_name}}}`"
     if isinstance(value, str) and DEFAULT_TARGET in node.field_names():
         return f"write `{name}: {{{_target_of_place(value)}: {value}}}`"
     if value is True:
         return f"write `{name}: {{}}`"
     if not isinstance(value, list) or node.kind != "map":
         return None
-    entries = [str(item) for item in value if isinstance(item, str) and "=" in item]
-    key, _, text = [*entries, "name=..."][0].partition("=")
+
+    entries = [item for item in value if isinstance(item, str) and "=" in item]
+    entry = entries[0] if entries else "name=..."
+    key, _, text = entry.partition("=")
     if node.inner is not None and node.inner.type is str and not text.isalpha():
         text = json.dumps(text, ensure_ascii=False)
     return f"write a mapping: `{name}: {{{key}: {text}}}`"

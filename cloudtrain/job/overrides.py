@@ -31,6 +31,8 @@ Data = dict[str, Any]
 
 
 class _Refused(Exception):
+    """An override that cannot be applied, with its problem."""
+
     def __init__(
         self, message: str, hint: str, path: ValuePath = (), *, code: str = "CT022"
     ) -> None:
@@ -75,7 +77,8 @@ def override(
 
 def _outside(path: ValuePath, values: dict[ValuePath, str]) -> dict[ValuePath, str]:
     """Return the values that are not at or below `path`."""
-    return {other: text for other, text in values.items() if other[: len(path)] != path}
+    length = len(path)
+    return {other: text for other, text in values.items() if other[:length] != path}
 
 
 def _for_script(problem: Problem, text: str, model: type[BaseModel]) -> Problem:
@@ -99,7 +102,7 @@ def hint_without_file(hint: str, path: ValuePath) -> str:
     The fields belong to the innermost part of `path`, the path of the wrong value, that has such a
     field."""
 
-    def options(match: re.Match[str]) -> str:
+    def as_options(match: re.Match[str]) -> str:
         if match["above"]:
             above: ValuePath | None = tuple(match["above"].split("."))
         else:
@@ -116,7 +119,7 @@ def hint_without_file(hint: str, path: ValuePath) -> str:
             words.append(f"--set {quote(f'{field}={text}')}")
         return f"`{' '.join(words)}`" if words else match[0]
 
-    return _FIELD.sub(options, hint)
+    return _FIELD.sub(as_options, hint)
 
 
 def _holder_of(field: str, path: ValuePath) -> ValuePath | None:
@@ -153,12 +156,12 @@ def _split(text: str) -> tuple[list[str], str]:
             offset += 1
         elif sign != "[":
             break
-    if "=" not in text:
+
+    field, equals, _ = text.partition("=")
+    if not equals:
         raise _Refused(f"`{shortened(text)}` has no `=` after the field", _SYNTAX)
-    raise _Refused(
-        f"`{shortened(text.partition('=')[0])}` is not the path of a field",
-        f'{_SYNTAX}; quote a key with dots: `hyperparameters."a.b"=1`',
-    )
+    hint = f'{_SYNTAX}; quote a key with dots: `hyperparameters."a.b"=1`'
+    raise _Refused(f"`{shortened(field)}` is not the path of a field", hint)
 
 
 def _part(match: re.Match[str]) -> str | None:
@@ -179,33 +182,37 @@ def _apply(
     shape: SchemaNode = node_of_model(root)
     holder: Any = data
     path: ValuePath = ()
+    # the missing parents: each with its own parent and its key
     additions: list[tuple[object, str | int, object]] = []
     for part in parts[:-1]:
         key, inner = _step(shape, holder, part, path, root)
         path = (*path, key)
         value = _get(holder, key)
-        inside = _open(value, inner, path)
-        if inside is not value:
-            additions.append((holder, key, inside))
-        holder = inside
+        container = _container_for(value, inner, path)
+        if container is not value:
+            additions.append((holder, key, container))
+        holder = container
         shape = inner
     key, inner = _step(shape, holder, parts[-1], path, root)
     path = (*path, key)
     document = _value(inner, text, path)
 
-    for above, name, inside in additions:
-        _put(above, name, inside)
+    for above, name, container in additions:
+        _put(above, name, container)
     if text.strip() == _REMOVE:
         _remove(holder, key)
         return path, document.positions
     _put(holder, key, document.data)
-    if shape.kind == "choice" and key == "type" and shape.model(holder["type"]) is not None:
-        for name in holder.keys() - shape.field_names(holder["type"]):
-            del holder[name]
+    if shape.kind == "choice" and key == "type":
+        model = shape.model(document.data)
+        if model is not None:
+            for name in holder.keys() - model.model_fields.keys():
+                del holder[name]
     return path, document.positions
 
 
 def _remove(holder: object, key: str | int) -> None:
+    """Remove a value from a mapping or list that may lack it."""
     if isinstance(holder, dict):
         holder.pop(key, None)
     elif isinstance(holder, list) and isinstance(key, int) and key < len(holder):
@@ -237,11 +244,13 @@ def _step(
 
 
 def _holds_one_value(path: ValuePath) -> _Refused:
+    """Return the error for an override of something below a single value."""
     message = f"`{dotted(path)}` holds one value, so nothing can be set below it"
     return _Refused(message, _SYNTAX, path)
 
 
 def _index(text: str, length: int, path: ValuePath) -> int:
+    """Return the index that `text` names in a list of `length` entries, or of the next entry."""
     where = dotted(path)
     if not (text.isascii() and text.isdecimal()):
         message = f"`{where}` is a list, and `{shortened(text)}` is not an index"
@@ -253,7 +262,7 @@ def _index(text: str, length: int, path: ValuePath) -> int:
     return int(text)
 
 
-def _open(value: object, shape: SchemaNode, path: ValuePath) -> object:
+def _container_for(value: object, shape: SchemaNode, path: ValuePath) -> object:
     """Return the mapping or list at `path` in which an override can set a value: `value` if it has
     the right type, else a new mapping or list. A text that is written once for all targets becomes
     a mapping with this text for each target.
@@ -268,12 +277,14 @@ def _open(value: object, shape: SchemaNode, path: ValuePath) -> object:
 
 
 def _get(holder: Any, key: str | int) -> object:
+    """Return a value from a mapping or list; None if it is missing."""
     if isinstance(holder, list):
         return holder[key] if isinstance(key, int) and key < len(holder) else None
     return holder.get(key)
 
 
 def _put(holder: Any, key: str | int, value: object) -> None:
+    """Set a value in a mapping or list. The index after the last adds it to a list."""
     if isinstance(holder, list) and key == len(holder):
         holder.append(value)
     else:
@@ -293,9 +304,12 @@ def _value(shape: SchemaNode, text: str, path: ValuePath) -> Content:
         if document.problems:
             raise _refuse(document.problems[0], path)
         return document
+
     value: object = text
     if shape.options and shape.kind == "value":
-        value = next((option for option in shape.options if str(option) == text), text)
+        # An option may be a number.
+        by_text = {str(option): option for option in shape.options}
+        value = by_text.get(text, text)
     elif text and _reads_scalars(shape):
         value = read_scalar(text)
     return Content(value, Positions(texts={(): text}))

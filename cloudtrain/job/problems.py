@@ -33,15 +33,17 @@ class ProblemsFound(ValueError):
         self.problems = tuple(problems)
         self._fields = fields
         # pydantic encodes the text as UTF-8, and a message may quote half of a character.
-        super().__init__(
-            "; ".join(problem.message for problem in problems).encode(errors="replace").decode()
-        )
+        text = "; ".join(problem.message for problem in problems)
+        super().__init__(text.encode(errors="replace").decode())
 
     def all(self, source: Source | None = None) -> list[Problem]:
         """Return the problems of the fields and then the problems found by rules, with their full
         paths."""
         source = source or Source()
-        problems = problems_of(*self._fields, source) if self._fields else []
+        problems: list[Problem] = []
+        if self._fields is not None:
+            problems = problems_of(*self._fields, source)
+
         wrong = {problem.path for problem in problems}
         for problem in self.problems:
             path = (*source.under, *problem.path)
@@ -61,6 +63,12 @@ def raw_value(data: object, name: str) -> object:
     if isinstance(data, Mapping):
         return data.get(name)
     return getattr(data, name, None)
+
+
+def mapping_or_empty(value: object) -> Mapping[str, Any]:
+    """Return a raw field that must be a mapping; an empty mapping for any other value, which
+    validation reports."""
+    return value if isinstance(value, Mapping) else {}
 
 
 def validate_with_rules(
@@ -100,18 +108,21 @@ def problems_of(
         if isinstance(cause, ProblemsFound):
             problems += cause.all(source._replace(under=path))
             continue
-        wording = explain(item, path, node, parent, source)
-        kind = Problem
-        if item["type"] == "extra_forbidden" or item["loc"][-1:] == ("[key]",):
-            kind = KeyProblem
-        elif item["type"] == "missing":
-            kind = MissingProblem
-        elif item["type"] == "union_tag_invalid":
-            path = (*path, "type")
-        problems.append(kind(path, wording.message, wording.hint, code=wording.code))
 
-    different = dict.fromkeys(problems)  # every option of a union reports the same problem
-    return [problem for problem in different if not _is_echo(problem, problems)]
+        wording = explain(item, path, node, parent, source)
+        error_type = item["type"]
+        is_key = item["loc"][-1:] == ("[key]",)
+        problem_type = Problem
+        if is_key or error_type == "extra_forbidden":
+            problem_type = KeyProblem
+        elif error_type == "missing":
+            problem_type = MissingProblem
+        elif error_type == "union_tag_invalid":
+            path = (*path, "type")
+        problems.append(problem_type(path, wording.message, wording.hint, code=wording.code))
+
+    distinct = dict.fromkeys(problems)  # every option of a union reports the same problem
+    return [problem for problem in distinct if not _is_echo(problem, problems)]
 
 
 def _is_echo(problem: Problem, problems: Iterable[Problem]) -> bool:
@@ -119,4 +130,4 @@ def _is_echo(problem: Problem, problems: Iterable[Problem]) -> bool:
     problem reports."""
     if not isinstance(problem, MissingProblem):
         return False
-    return any(problem.is_echo_of(other) for other in problems)
+    return any(map(problem.is_echo_of, problems))

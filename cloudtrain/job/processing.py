@@ -45,6 +45,7 @@ ONLY_TRAINING = {
 
 
 def _input_rules(data: Mapping[str, object]) -> Iterator[Problem]:
+    """Yield a problem for each field that only an input of a training job can have."""
     for name, default in ONLY_TRAINING.items():
         value = data.get(name, default)
         is_empty = default == () and not value
@@ -58,6 +59,7 @@ def _input_rules(data: Mapping[str, object]) -> Iterator[Problem]:
 
 
 def _place_rules(data: Mapping[str, object]) -> Iterator[Problem]:
+    """Yield a problem for a path in the container that SageMaker would refuse."""
     path = data.get("path")
     if isinstance(path, str) and not path.startswith("/opt/ml/processing/"):
         message = (
@@ -125,6 +127,7 @@ class ProcessingOutput(Output):
 
 
 def _resource_rules(resources: object) -> Iterator[Problem]:
+    """Yield a problem for each kind of instance groups."""
     for name in ("instance_groups", "distribution_groups"):
         if raw_value(resources, name):
             message = f"a processing job runs on equal instances, so it has no `{name}`"
@@ -175,6 +178,8 @@ class ProcessingJob(FromFile):
     @model_validator(mode="before")
     @classmethod
     def _take_plain_places(cls, data: object) -> object:
+        """Accept `Input` and `Output` of a job written in Python, which lack fields of
+        processing."""
         if not isinstance(data, Mapping):
             return data
         widened = dict(data)
@@ -222,6 +227,8 @@ AnyJob = TrainingJob | ProcessingJob
 
 
 def _widen(item: object, plain: type[Model], own: type[Model]) -> object:
+    """Return the fields of a `plain` model, which are valid for `own` too, and other items
+    unchanged."""
     if isinstance(item, plain) and not isinstance(item, own):
         return {name: getattr(item, name) for name in item.model_fields_set}
     return item

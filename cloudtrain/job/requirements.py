@@ -106,22 +106,26 @@ class Requirements(NamedTuple):
             head += _EXPECTS.format(self.brought["torch"])
         is_hashed = self.is_hashed
         lines = sorted(self._line(package, is_hashed) for package in self.packages)
-        return head + "".join(f"{line}\n" for line in [*self._index_options(), *lines])
+        return head + "\n".join([*self._index_options(), *lines, ""])
 
     def _index_options(self) -> list[str]:
-        named = [package for package in self.packages if not (package.url or package.line)]
-        indexes = {package.registry or PYPI for package in named}
+        """Return the options that make pip search the indexes of all packages."""
+        indexes = set()
+        for package in self.packages:
+            if not package.url and not package.line:
+                indexes.add(package.registry or PYPI)
         others = sorted(indexes - {PYPI})
         options = []
-        if others and PYPI not in indexes:
+        if others and PYPI not in indexes:  # one of them replaces PyPI
             options.append(f"--index-url {others.pop(0)}")
         return options + [f"--extra-index-url {index}" for index in others]
 
     @staticmethod
     def _line(package: Package, is_hashed: bool) -> str:
+        """Return the line of a package. `is_hashed`: every package of the list has hashes."""
         if package.line:
             return package.line
-        # a hash in a comment is not checked, and changes the digest
+        # Where pip cannot check the hash, a comment holds it, so that it counts for the digest.
         if package.url.startswith("./"):
             mark = "--hash=" if is_hashed else " # "
             return f"{package.url} {mark}{' --hash='.join(package.hashes)}"
@@ -129,7 +133,8 @@ class Requirements(NamedTuple):
         if package.url:
             line = f"{package.name} @ {package.url}"
         if is_hashed:
-            line += "".join(f" --hash={each}" for each in package.hashes)
+            for digest in package.hashes:
+                line += f" --hash={digest}"
         return line
 
     @property
@@ -147,6 +152,7 @@ class Platform(NamedTuple):
 
     @property
     def environment(self) -> dict[str, str]:
+        """The values of all environment markers."""
         full = self.python
         if full.count(".") < 2:
             full += ".0"
@@ -236,14 +242,17 @@ def read_pip(
 
 
 def unread(message: str, hint: str, field: str = "requirements") -> JobError:
+    """Return the error for a file that cannot be read as requirements."""
     return JobError([Problem(("environment", field), message, hint, code="CT056")])
 
 
 def stale(message: str, hint: str) -> JobError:
+    """Return the error for a lock that is missing or does not match its project."""
     return JobError([Problem(FIELD, message, hint, code="CT057")])
 
 
 def unfit(message: str, hint: str) -> JobError:
+    """Return the error for a file that has nothing for the machine's Python."""
     return JobError([Problem(FIELD, message, hint, code="CT058")])
 
 
@@ -285,12 +294,16 @@ class PipLine(NamedTuple):
         `and` with `or`, or that this function cannot read, count as not applying."""
         if not self.marker:
             return True
-        comparisons = re.split(r"\s+(?:and|or)\s+", self.marker)
-        words = set(re.findall(r"\s+(and|or)\s+", self.marker))
+        # The comparisons, with the words between them.
+        parts = re.split(r"\s+(and|or)\s+", self.marker)
+        words = set(parts[1::2])
+        if len(words) > 1:
+            return False
+
         results = []
-        for text in comparisons:
+        for text in parts[::2]:
             match = _COMPARISON.fullmatch(text.strip())
-            if match is None or match[1] not in machine or len(words) > 1:
+            if match is None or match[1] not in machine:
                 return False
             variable, operator, wanted = match.groups()
             value = machine[variable]
@@ -298,14 +311,16 @@ class PipLine(NamedTuple):
                 results.append((value == wanted) == (operator == "=="))
             else:
                 results.append(_is_met(operator + wanted, value))
+
         return any(results) if words == {"or"} else all(results)
 
 
 def _is_met(versions: str, version: str | None) -> bool:
+    """Return whether a version meets every clause of `versions`; None meets none."""
     if version is None:
         return False
-    clauses = _CLAUSE.finditer(versions)
-    return all(_clause_is_met(clause[1], clause[2], version) for clause in clauses)
+    clauses = _CLAUSE.findall(versions)
+    return all(_clause_is_met(operator, wanted, version) for operator, wanted in clauses)
 
 
 def _clause_is_met(operator: str, version: str, installed_version: str) -> bool:
@@ -315,19 +330,24 @@ def _clause_is_met(operator: str, version: str, installed_version: str) -> bool:
     want = _VERSION.fullmatch(version.partition("+")[0])
     if operator == "===" or have is None or want is None:
         return True
-    here = [int(part) for part in have[1].split(".")]
-    there = [int(part) for part in want[1].split(".")]
-    if want[2]:  # ==1.2.*
-        return (here[: len(there)] == there) == (operator == "==")
-    if operator == "~=":
-        return here >= there and here[: len(there) - 1] == there[:-1]
 
-    length = max(len(here), len(there))
-    here += [0] * (length - len(here))
-    there += [0] * (length - len(there))
-    if here == there and (have[3] or want[3]):
+    installed = list(map(int, have[1].split(".")))
+    wanted = list(map(int, want[1].split(".")))
+    if want[2]:  # ==1.2.*
+        is_equal = installed[: len(wanted)] == wanted
+        return is_equal == (operator == "==")
+    if operator == "~=":
+        series = wanted[:-1]
+        return installed >= wanted and installed[: len(series)] == series
+
+    # 1.2 is 1.2.0
+    length = max(len(installed), len(wanted))
+    installed += [0] * (length - len(installed))
+    wanted += [0] * (length - len(wanted))
+    has_suffix = bool(have[3] or want[3])
+    if installed == wanted and has_suffix:
         return True
-    return bool(_COMPARE[operator](here, there))
+    return bool(_COMPARE[operator](installed, wanted))
 
 
 _COMPARE = {
@@ -352,8 +372,9 @@ def pip_lines(file: str, read: Read) -> Iterator[PipLine]:
 def _lines_of(file: str, read: Read, deepest: int = DEEPEST) -> Iterator[tuple[str, int, str]]:
     """Yield the file, the number and the text of each line that is not empty, also of included
     files, which are nested up to `deepest` levels."""
-    waiting = ""
-    for number, raw in enumerate((read(file) or "").splitlines(), 1):
+    text = read(file) or ""
+    waiting = ""  # the beginning of a line that a backslash continues
+    for number, raw in enumerate(text.splitlines(), 1):
         if raw.endswith("\\"):
             waiting += f"{raw[:-1]} "
             continue
@@ -364,6 +385,7 @@ def _lines_of(file: str, read: Read, deepest: int = DEEPEST) -> Iterator[tuple[s
             if line:
                 yield file, number, line
             continue
+
         included = posixpath.normpath(posixpath.join(posixpath.dirname(file), option[1]))
         if "$" not in line and "://" not in line and read(included) is None:
             hint = (
@@ -385,6 +407,7 @@ def needs_index(file: str, read: Read) -> bool:
 
 
 _NEEDS_NO_INDEX = re.compile(r"-(?!e\b|-editable)|(?!\w+:)\S+\.whl(?:[\s;]|$)")
+"""An option other than `-e`, or the path of a wheel."""
 
 
 def package_in(line: str) -> PipLine | None:
@@ -397,13 +420,16 @@ def package_in(line: str) -> PipLine | None:
     wheel = re.fullmatch(r"(?!\w+:)(?:.*/)?([^/-]+)-([^/-]+)-[^/]+\.whl", text)
     if wheel:
         return PipLine(wheel[1], f"=={wheel[2]}", marker, hashes, text)
+
     match = _NAME.fullmatch(text)
     if match is None:
         return None
     versions = match[2].strip().removeprefix("(").removesuffix(")")
     if versions[:1] not in ("", "@", *"=<>!~") or re.match(r"=[^=]", versions):
         return None
-    versions = "" if versions.startswith("@") else versions.replace(" ", "")
+    if versions.startswith("@"):  # an address
+        versions = ""
+    versions = versions.replace(" ", "")
     return PipLine(match[1], versions, marker, hashes)
 
 

@@ -107,7 +107,9 @@ def _models(root: type[BaseModel]) -> list[type[BaseModel]]:
             shape = node_of_field(model, name)
             while shape.inner is not None:
                 shape = shape.inner
-            models += [inner for inner in shape.models.values() if inner not in models]
+            for inner in shape.models.values():
+                if inner not in models:
+                    models.append(inner)
     return models
 
 
@@ -117,21 +119,25 @@ def _describe(schema: Schema, model: type[BaseModel]) -> None:
     schema["description"] = inspect.cleandoc(model.__doc__ or "").partition("\n\n")[0]
     texts = _field_texts(model) | _target_texts(model)
     for name, own in schema["properties"].items():
-        options = (own, *own.get("anyOf", ()))
-        units = [option["description"] for option in options if "description" in option]
-        text = " ".join([texts.get(name, ""), *units[:1]]).strip()
+        text = texts.get(name, "")
+        for option in (own, *own.get("anyOf", ())):
+            if "description" in option:  # of a type with a unit
+                text = f"{text} {option['description']}".strip()
+                break
         if text:
             own["description"] = text
 
 
 def _target_texts(model: type[BaseModel]) -> dict[str, str]:
+    """Return the description of each field that belongs to a target."""
     if model not in _OF_TARGETS:
         return {}
     texts: dict[str, str] = {}
     for target in all_targets():
         facts = target.facts
-        is_environment = model is Environment
-        texts[target.name] = facts.environment_help if is_environment else facts.place_help
+        texts[target.name] = facts.place_help
+        if model is Environment:
+            texts[target.name] = facts.environment_help
         texts[target.name + OVERRIDES] = facts.overrides_help
     return texts
 
@@ -154,10 +160,11 @@ def _take_short_forms(schema: Schema, model: type[BaseModel]) -> None:
     Example: one instance type for all targets."""
     for name in model.model_fields:
         shape = node_of_field(model, name)
+        inner = shape.inner
         own = schema["properties"][name]
         if shape.kind == "model" and shape.has_parser:
             own["anyOf"].insert(0, {"type": "string"})
-        elif shape.inner is not None and shape.inner.kind == "model" and shape.inner.has_parser:
+        elif inner is not None and inner.kind == "model" and inner.has_parser:
             key = "items" if shape.kind == "list" else "additionalProperties"
             own[key] = {"anyOf": [{"type": "string"}, own[key]]}
 
@@ -184,17 +191,16 @@ def _field_texts(model: type[BaseModel]) -> dict[str, str]:
 def _choice(schema: Schema, definitions: Schema) -> Schema:
     """Return a schema for `distribution` that selects the model by `type`. An editor then offers
     the types first and the fields of the chosen type next."""
-    names = [option["$ref"].rpartition("/")[2] for option in schema["oneOf"]]
     tags = []
     helps = []
     cases = []
-    for name in names:
-        definition = definitions[name]
+    for option in schema["oneOf"]:
+        definition = definitions[option["$ref"].rpartition("/")[2]]
         tag = definition["properties"]["type"]["const"]
         tags.append(tag)
         helps.append(definition.get("description", ""))
         condition = {"properties": {"type": {"const": tag}}, "required": ["type"]}
-        cases.append({"if": condition, "then": {"$ref": f"#/$defs/{name}"}})
+        cases.append({"if": condition, "then": {"$ref": option["$ref"]}})
     default_help = "How the processes of a job are launched and find each other."
     return {
         "title": "Distribution",
@@ -221,12 +227,14 @@ def _require(*names: str) -> Schema:
 
 
 def _not_empty(name: str) -> Schema:
+    """Return a schema that requires the field with a mapping or list that is not empty."""
     mapping = {"type": "object", "minProperties": 1}
     array = {"type": "array", "minItems": 1}
     return {"required": [name], "properties": {name: {"anyOf": [mapping, array]}}}
 
 
 def _smp_version(version: int) -> Schema:
+    """Return a schema that allows only the parameters of a version of `smp`."""
     names = sorted(smp_parameters(version))
     then: Schema = {"properties": {"parameters": {"propertyNames": {"enum": names}}}}
     if version == 2:

@@ -85,6 +85,7 @@ def _root_of(script: Path, folder: Path) -> tuple[str, str, str]:
             )
             raise UsageError(message, hint=hint, code="CT903")
         return root, str(script), file
+
     place = os.path.realpath(script)
     inside = os.path.relpath(place, root)
     if inside.startswith(os.pardir):
@@ -106,9 +107,11 @@ def read_hyperparameters(arguments: Sequence[str]) -> dict[str, object] | None:
     while waiting:
         name, equals, value = waiting.pop(0).partition("=")
         if not equals:
-            if not waiting or (waiting[0].startswith("-") and _number(waiting[0]) is None):
+            if not waiting:
                 return None
             value = waiting.pop(0)
+            if value.startswith("-") and _number(value) is None:  # the next option
+                return None
         if not re.fullmatch(r"--[A-Za-z0-9][^\s]*", name) or name[2:] in values:
             return None
         number = _number(value)
@@ -123,14 +126,15 @@ def job_name_from(text: str) -> str:
 
 
 def _number(text: str) -> int | float | None:
-    for kind in (int, float):
+    """Return the number that Python prints as this text; None if there is none."""
+    if text in ("inf", "-inf", "nan"):
+        return None
+    for number_type in (int, float):
         try:
-            value = kind(text)
+            value = number_type(text)
         except ValueError:
             continue
-        if repr(value) == text and text not in ("inf", "-inf", "nan"):
-            return value
-        return None
+        return value if repr(value) == text else None
     return None
 
 
@@ -173,6 +177,7 @@ def syntax_of_script(script: Path, folder: Path | None = None) -> ScriptSyntax:
 
 
 def _not_python(script: Path, error: SyntaxError) -> UsageError:
+    """Return the error for a script with a syntax error, which may be a notebook's text."""
     message = f"`{script}` is not Python: {error.msg}"
     hint = f"look at line {error.lineno}" if error.lineno else "name a Python script"
     text = (error.text or "").strip()

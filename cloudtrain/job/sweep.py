@@ -43,6 +43,7 @@ _HINT = "write a list of values, `{log: [1e-4, 1e-1]}`, `{uniform: [0, 1]}` or `
 
 
 def _range_rules(data: Mapping[str, object]) -> Iterator[Problem]:
+    """Yield the problems of a range: its kind, then its other fields, then its values."""
     kinds = [kind for kind in KINDS if data.get(kind) is not None]
     if not kinds and not data.keys() <= {*KINDS, "step", "scale"}:
         return  # an unknown field, which is reported already
@@ -53,6 +54,7 @@ def _range_rules(data: Mapping[str, object]) -> Iterator[Problem]:
         message = "a range has only one of `log`, `uniform`, `int` and `choice`"
         yield Problem((), message, _HINT, code="CT060")
         return
+
     kind = kinds[0]
     value = data[kind]
     step = data.get("step")
@@ -62,6 +64,7 @@ def _range_rules(data: Mapping[str, object]) -> Iterator[Problem]:
     if data.get("scale") is not None and kind not in ("uniform", "int"):
         message = f"`scale` applies to `uniform` and `int`, and this is `{kind}`"
         yield Problem(("scale",), message, "remove it", code="CT018")
+
     if kind == "choice":
         yield from _choice_rules(value)
     else:
@@ -69,6 +72,7 @@ def _range_rules(data: Mapping[str, object]) -> Iterator[Problem]:
 
 
 def _choice_rules(values: object) -> Iterator[Problem]:
+    """Yield a problem for a list without values, and for each value that is listed before."""
     if not isinstance(values, Sequence) or isinstance(values, str):
         return
     if not values:
@@ -84,6 +88,7 @@ def _choice_rules(values: object) -> Iterator[Problem]:
 
 
 def _bound_rules(kind: str, value: object, step: object) -> Iterator[Problem]:
+    """Yield at most one problem with the two bounds of a range."""
     if not isinstance(value, list | tuple):
         return
     if len(value) != 2:
@@ -93,8 +98,11 @@ def _bound_rules(kind: str, value: object, step: object) -> Iterator[Problem]:
         return
     low, high = map(_number, value)
     if low is None or high is None:
-        return
-    path, message, hint = (kind,), "", ""
+        return  # validation reports it
+
+    path = (kind,)
+    message = ""
+    hint = ""
     if low > high:
         message = f"the range from {low} to {high} is empty"
         hint = f"write `[{high}, {low}]`"
@@ -118,7 +126,7 @@ def _bound_rules(kind: str, value: object, step: object) -> Iterator[Problem]:
 def _number(item: object) -> float | int | None:
     """Return a bound, also one that is written as a text; None if it is no number that a float can
     hold. Some integers are too large."""
-    if isinstance(item, str):
+    if isinstance(item, str):  # pydantic converts it
         with suppress(ValueError):
             item = float(item)
     if isinstance(item, bool) or not isinstance(item, float | int):
@@ -148,8 +156,7 @@ class Range(Model):
     @property
     def kind(self) -> Kind:
         """The field that is set: `log`, `uniform`, `int` or `choice`."""
-        kinds = [kind for kind in KINDS if getattr(self, kind) is not None]
-        return kinds[0]
+        return next(kind for kind in KINDS if getattr(self, kind) is not None)
 
     @property
     def bounds(self) -> _Bounds:
@@ -174,6 +181,7 @@ class Range(Model):
         if self.log is not None:
             low, high = map(log, self.log)
             value = exp(low + share * (high - low))
+            # Rounding can lead beyond a bound.
             return min(max(value, self.log[0]), self.log[1])
         values = self.values
         assert values is not None, "what is not continuous has values"
@@ -185,7 +193,9 @@ class Range(Model):
         low, high = self.bounds
         words = {"log": "logarithmic", "uniform": "uniform", "int": "whole numbers"}[self.kind]
         text = f"{low:g} to {high:g}, {words}"
-        return text if self.step in (None, 1) else f"{text} in steps of {self.step}"
+        if self.step not in (None, 1):
+            text += f" in steps of {self.step}"
+        return text
 
     if TYPE_CHECKING:
 
@@ -256,7 +266,8 @@ SearchRange = Annotated[Range, BeforeValidator(_choice_or_range)]
 
 
 def _objective_rules(data: Mapping[str, object]) -> Iterator[Problem]:
-    if any(name not in ("maximize", "minimize") for name in data):
+    """Yield a problem for an objective with two metrics or none."""
+    if not data.keys() <= {"maximize", "minimize"}:
         return  # an unknown field, which is reported already
     if (data.get("maximize") is None) == (data.get("minimize") is None):
         message = "an objective either maximizes or minimizes one metric"
@@ -312,6 +323,7 @@ class Bandit(Model):
 
 
 def _stop_rules(data: Mapping[str, object]) -> Iterator[Problem]:
+    """Yield a problem unless exactly one rule is set."""
     if (data.get("median") is None) == (data.get("bandit") is None):
         hint = "write `stop_early: {median: {after: 5}}`"
         yield Problem((), "`stop_early` needs one rule", hint, code="CT060")
@@ -357,17 +369,21 @@ class Hyperband(Model):
 
 
 def _sweep_rules(sweep: Mapping[str, object]) -> Iterator[Problem]:
+    """Yield the problems between the fields of a sweep."""
     search = sweep.get("search")
     strategy = sweep.get("strategy", "random")
     for problem in unsendable(search, ("search",)):
-        if problem.path[2:3] not in (("log",), ("uniform",)):  # about bounds, the range says more
+        is_bound = problem.path[2:3] in (("log",), ("uniform",))
+        if not is_bound:  # about bounds, the range says more
             yield problem
+
     if isinstance(search, Mapping) and not search:
         hint = "add for example `lr: {log: [1e-4, 1e-1]}`"
         yield Problem(("search",), "`search` has no ranges", hint, code="CT060")
     if strategy == "grid" and isinstance(search, Mapping):
         yield from _not_in_a_grid(search)
-    if strategy in get_args(Strategy):
+
+    if strategy in get_args(Strategy):  # validation reports others
         yield from _strategy_rules(sweep, strategy)
         if raw_value(sweep.get("job"), "command") is not None:
             message = "a sweep sets hyperparameters, which a `command` does not get"
@@ -376,9 +392,11 @@ def _sweep_rules(sweep: Mapping[str, object]) -> Iterator[Problem]:
 
 
 def _strategy_rules(sweep: Mapping[str, object], strategy: object) -> Iterator[Problem]:
+    """Yield a problem for each field that the strategy needs and lacks, or that contradicts it."""
     objective = sweep.get("objective")
     stop_early = sweep.get("stop_early")
     hyperband = sweep.get("hyperband")
+
     if strategy != "grid" and sweep.get("trials") is None:
         hint = "add for example `trials: 20`"
         yield Problem(("trials",), f"`{strategy}` never ends by itself", hint, code="CT011")
@@ -388,6 +406,7 @@ def _strategy_rules(sweep: Mapping[str, object], strategy: object) -> Iterator[P
             "every combination"
         )
         yield Problem(("objective",), f"`{strategy}` needs an objective", hint, code="CT011")
+
     if stop_early is not None and objective is None:
         message = "`stop_early` compares objectives, but the sweep has no objective"
         hint = "add `objective: {maximize: accuracy}`"
@@ -395,6 +414,7 @@ def _strategy_rules(sweep: Mapping[str, object], strategy: object) -> Iterator[P
     if stop_early is not None and strategy == "hyperband":
         message = "hyperband stops trials itself, so `stop_early` contradicts it"
         yield Problem(("stop_early",), message, "remove one of them", code="CT018")
+
     if strategy == "hyperband" and hyperband is None:
         message = "hyperband needs the maximum number of reports of a trial"
         hint = "add for example `hyperband: {min: 1, max: 27}`"
@@ -406,6 +426,7 @@ def _strategy_rules(sweep: Mapping[str, object], strategy: object) -> Iterator[P
 
 
 def _not_in_a_grid(search: Mapping[str, object]) -> Iterator[Problem]:
+    """Yield a problem for each continuous range."""
     for name, item in search.items():
         for kind in ("log", "uniform"):
             if raw_value(item, kind) is not None:
@@ -460,6 +481,7 @@ class Sweep(FromFile):
     @model_validator(mode="before")
     @classmethod
     def _name_the_job(cls, data: Any) -> object:
+        """Give the sweep's name to a job without a name."""
         job = data.get("job") if isinstance(data, Mapping) else None
         if isinstance(job, Mapping) and "name" not in job and "name" in data:
             return {**data, "job": {"name": data["name"], **job}}
@@ -476,7 +498,8 @@ class Sweep(FromFile):
         if self.strategy != "grid":
             assert self.trials is not None, "the rules have asked for it"
             return self.trials
-        return min(self.trials or self.space.grid_size, self.space.grid_size)
+        grid_size = self.space.grid_size
+        return min(self.trials or grid_size, grid_size)
 
     def trial_job(self, values: Mapping[str, JsonValue]) -> TrainingJob:
         """Return the training job of the trial with the given hyperparameter values."""

@@ -18,27 +18,22 @@ from cloudtrain.runtime.torchrun_words import is_module, words_of_script
 
 _SIGNS = frozenset(
     "distributed distribute DistributedDataParallel DistributedSampler DDP FSDP "
-    "FullyShardedDataParallel fully_shard "
-    "init_process_group init_distributed detect_environment instance_group local_rank "
-    "world_size get_rank "
-    "get_world_size".split()
+    "FullyShardedDataParallel fully_shard init_process_group init_distributed "
+    "detect_environment instance_group local_rank world_size get_rank get_world_size".split()
 )
 """Names of a script whose processes work together, from torch and from `cloudtrain.runtime`."""
 
 _VARIABLES = frozenset(
-    "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE MASTER_ADDR TF_CONFIG OMPI_COMM_WORLD_RANK "
-    "OMPI_COMM_WORLD_LOCAL_RANK "
-    "OMPI_COMM_WORLD_SIZE PMI_RANK SLURM_PROCID SLURM_LOCALID SM_HOSTS SM_CURRENT_HOST "
-    "local_rank local-rank".split()
+    "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE MASTER_ADDR TF_CONFIG "
+    "OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_LOCAL_RANK OMPI_COMM_WORLD_SIZE PMI_RANK "
+    "SLURM_PROCID SLURM_LOCALID SM_HOSTS SM_CURRENT_HOST local_rank local-rank".split()
 )
 """Variables and options from which a script reads its rank."""
 
 _PLAIN = frozenset(
     "torch torchvision torchaudio numpy pandas scipy sklearn PIL cv2 matplotlib seaborn tqdm "
-    "yaml datasets "
-    "transformers tokenizers safetensors einops h5py joblib wandb tensorboard tensorboardX "
-    "mlflow requests rich click "
-    "cloudtrain".split()
+    "yaml datasets transformers tokenizers safetensors einops h5py joblib wandb tensorboard "
+    "tensorboardX mlflow requests rich click cloudtrain".split()
 )
 """Packages that start and join no processes by themselves. Classes of transformers such as
 `Trainer` do."""
@@ -51,7 +46,11 @@ _OF_PERSONS = frozenset(("get_ipython", "display", "input"))
 """Functions that need a person or a notebook."""
 
 _JOINING_CLASSES = ("Trainer", "TrainingArguments", "HfArgumentParser")
+"""Ends of the names of classes of transformers that join other processes."""
+
 _DYNAMIC = frozenset(("importlib", "runpy", "subprocess"))
+"""Modules that run code which the script does not show."""
+
 _MOST_MODULES = 40
 
 
@@ -142,6 +141,7 @@ _Node = TypeVar("_Node", bound=ast.AST)
 
 
 def _all_of(kind: type[_Node], nodes: Iterable[ast.AST]) -> list[_Node]:
+    """Return the nodes of one type."""
     return [node for node in nodes if isinstance(node, kind)]
 
 
@@ -162,12 +162,13 @@ def read_syntax(script: str, read: Callable[[str], str | None]) -> ScriptSyntax:
 
     # The package `integrations` sets the folder itself.
     names = {node.id for node in _all_of(ast.Name, words)}
-    parsers = [place for place in calls if _parses_output_dir(place[1])]
-    if parsers and "integrations" not in names:
-        saves += [Save(path, call.lineno, "output_dir", "") for path, call in parsers]
-        defaults = {"output_dir": "trainer_output"} | defaults
+    if "integrations" not in names:
+        for path, call in calls:
+            if _parses_output_dir(call):
+                saves.append(Save(path, call.lineno, "output_dir", ""))
+                defaults = {"output_dir": "trainer_output"} | defaults
 
-    asks = any(_asks(node) for node in nodes)
+    asks = any(map(_asks, nodes))
     return ScriptSyntax(
         packages=program.own_packages,
         is_alone=_is_alone(program.packages, words, calls),
@@ -182,13 +183,14 @@ def read_syntax(script: str, read: Callable[[str], str | None]) -> ScriptSyntax:
 
 
 def _read_program(script: str, read: Callable[[str], str | None]) -> _Program:
+    """Read the script, the modules that it imports, the modules that they import, and so on."""
     program = _Program()
 
     def is_own_module(file: str) -> bool:
         return file in program.nodes or read(file) is not None
 
     folder = posixpath.dirname(script)
-    certain = {script}
+    certain = {script}  # the files that are imported whenever the script starts
     waiting = [script]
     while waiting and len(program.nodes) < _MOST_MODULES:
         path = waiting.pop(0)  # the nearest modules first
@@ -205,7 +207,7 @@ def _read_program(script: str, read: Callable[[str], str | None]) -> _Program:
         for found in _imports(nodes, path, folder):
             modules: list[str] = []
             if found.package != "cloudtrain":  # every bundle has its runtime
-                modules = [file for file in found.files if is_own_module(file)]
+                modules = list(filter(is_own_module, found.files))
             waiting += modules
             at_start = path in certain and found.statement in module.body
             if at_start:
@@ -224,15 +226,16 @@ def _read_program(script: str, read: Callable[[str], str | None]) -> _Program:
 
 
 def _is_alone(packages: set[str], words: list[ast.AST], calls: list[tuple[str, ast.Call]]) -> bool:
+    """Return whether a program with these imports, names and calls trains in one process."""
     if "torch" not in packages or not packages.isdisjoint(_DYNAMIC):
         return False
-    if any(_joins(node) for node in words):
+    if any(map(_joins, words)):
         return False
     if packages - sys.stdlib_module_names <= _PLAIN:
         return True
     # `loss.backward()`, but not `accelerator.backward(loss)`, with which a library trains
-    plain = [call.func for _, call in calls if not call.args]
-    return any(getattr(function, "attr", "") == "backward" for function in plain)
+    methods = {getattr(call.func, "attr", "") for _, call in calls if not call.args}
+    return "backward" in methods
 
 
 def _assigned(nodes: list[ast.AST]) -> dict[str, list[ast.expr]]:
@@ -249,6 +252,7 @@ def _saves(
     values: Mapping[str, list[ast.expr]],
     defaults: Mapping[str, str],
 ) -> Iterator[Save]:
+    """Yield each call that saves a model to a path of which the beginning is known."""
     for path, call in calls:
         place = _place(_saved_to(call), values, defaults)
         if place is not None and place != (None, ""):
@@ -256,6 +260,7 @@ def _saves(
 
 
 def _outside(program: _Program, defaults: set[str]) -> Iterator[tuple[str, int, str]]:
+    """Yield the file, the line and the text of each constant that leads out of the folder."""
     for path, nodes in program.nodes.items():
         for node in _all_of(ast.Constant, nodes):
             text = node.value
@@ -266,6 +271,8 @@ def _outside(program: _Program, defaults: set[str]) -> Iterator[tuple[str, int, 
 def _written(
     calls: list[tuple[str, ast.Call]], values: Mapping[str, list[ast.expr]]
 ) -> Iterator[tuple[str, int, str]]:
+    """Yield the file, the line and the folder of each call that writes below a relative folder;
+    none if the program makes folders at all."""
     called = {_name_of(call) for _, call in calls}
     if not called.isdisjoint(("mkdir", "makedirs")):
         return
@@ -309,6 +316,8 @@ def _attended(
     called_anywhere = {_name_of(call) for call in _all_of(ast.Call, nodes)}
     if called_anywhere.isdisjoint(_OF_PERSONS):
         return
+
+    # A module may bind one of these names to something else.
     functions = {item.name: item.body for item in _all_of(ast.FunctionDef, body)}
     bound = _bound_names(nodes) | functions.keys()
     if "*" in bound:
@@ -319,16 +328,16 @@ def _attended(
         item = waiting.pop(0)
         inside = list(ast.walk(item))
         entered = _entered(item, is_main)
-        is_plain = not any(isinstance(node, _PERHAPS) for node in inside)
+        may_skip = any(isinstance(node, _PERHAPS) for node in inside)
         if entered is not None:
             waiting[:0] = entered
-        elif is_plain and isinstance(item, ast.Expr | ast.Assign | ast.Return):
+        elif isinstance(item, ast.Expr | ast.Assign | ast.Return) and not may_skip:
             called: list[ast.stmt] = []
             for call in _all_of(ast.Call, inside):
                 name = ast.unparse(call.func)
                 if name in _OF_PERSONS - bound:
                     yield call.lineno, name
-                called += functions.pop(name, ())
+                called += functions.pop(name, ())  # each once, for functions that call themselves
             waiting[:0] = called
         elif _may_end(inside):
             return
@@ -351,9 +360,12 @@ def _may_end(inside: list[ast.AST]) -> bool:
     """Return whether a statement with these nodes may end the function or the script."""
     if _all_of(ast.FunctionDef, inside):
         return False
-    if any(isinstance(node, ast.Return | ast.Raise) for node in inside):
-        return True
-    return any(node.id in ("sys", "exit") for node in _all_of(ast.Name, inside))
+    for node in inside:
+        if isinstance(node, ast.Return | ast.Raise):
+            return True
+        if isinstance(node, ast.Name) and node.id in ("sys", "exit"):
+            return True
+    return False
 
 
 def _bound_names(nodes: list[ast.AST]) -> set[str]:
@@ -380,6 +392,7 @@ def _imports(nodes: list[ast.AST], path: str, folder: str) -> Iterator[_Import]:
                 package = alias.name.partition(".")[0]
                 yield _Import(node, package, _module_files([alias.name], at_top))
         elif isinstance(node, ast.ImportFrom):
+            # Each name may be a module itself: `from package import module`.
             start = [node.module] if node.module else []
             names = start + [".".join([*start, alias.name]) for alias in node.names]
             if node.level:
@@ -416,10 +429,10 @@ def _joins(node: ast.AST) -> bool:
         return True
     owner = getattr(getattr(node, "value", None), "id", "")
     of_transformers = owner == "transformers" or "transformers" in names
-    return of_transformers and any(str(name).endswith(_JOINING_CLASSES) for name in names)
+    return of_transformers and any(name.endswith(_JOINING_CLASSES) for name in names)
 
 
-def _names_in(node: ast.AST) -> set[str | None]:
+def _names_in(node: ast.AST) -> set[str]:
     """Return the name that a node holds, or all parts of the names that it imports."""
     if isinstance(node, ast.Import | ast.ImportFrom):
         module = getattr(node, "module", None) or ""
@@ -429,7 +442,7 @@ def _names_in(node: ast.AST) -> set[str | None]:
         name = getattr(node, field_name, None)
         if name:
             return {name}
-    return {None}
+    return set()
 
 
 def _asks(node: ast.AST) -> bool:
@@ -450,14 +463,14 @@ def _defaults(call: ast.Call) -> Iterator[tuple[str, str]]:
     if getattr(call.func, "attr", "") != "add_argument":
         return
     names = [str(word.value) for word in _all_of(ast.Constant, call.args)]
-    name = next((name for name in names if name.startswith("--")), None)
-    if name is None:
+    long_names = [name for name in names if name.startswith("--")]
+    if not long_names:
         return
     for word in call.keywords:
         if word.arg == "default":
             match word.value:
                 case ast.Constant(value=str(default)):
-                    yield name.removeprefix("--"), default
+                    yield long_names[0].removeprefix("--"), default
 
 
 def _saved_to(call: ast.Call) -> ast.expr | None:
@@ -467,15 +480,19 @@ def _saved_to(call: ast.Call) -> ast.expr | None:
         last = "TrainingArguments"
     if last not in _SAVING:
         return None
+
     name = ast.unparse(call.func)
-    position, key = _SAVES.get(name) or _SAVES.get(last, (-1, ""))
+    is_known = name in _SAVES
+    if not is_known and last not in _SAVES:  # such as `dump` of another package than joblib
+        return None
+    position, key = _SAVES[name if is_known else last]
     path: ast.expr | None = None
-    if 0 <= position < len(call.args):
+    if position < len(call.args):
         path = call.args[position]
     for word in call.keywords:
-        if key and word.arg == key:
+        if word.arg == key:
             path = word.value
-    if last == "save" and name not in _SAVES:
+    if last == "save" and not is_known:  # of Keras
         text = ast.unparse(path or call)
         return path if text[:-1].endswith((".keras", ".h5")) else None
     return path
@@ -486,8 +503,8 @@ def _parses_output_dir(call: ast.Call) -> bool:
     trainers."""
     if _name_of(call) not in ("HfArgumentParser", "TrlParser"):
         return False
-    words = ast.unparse(call)
-    return any(name in words for name in _ARGUMENT_CLASSES)
+    text = ast.unparse(call)
+    return any(name in text for name in _ARGUMENT_CLASSES)
 
 
 _ARGUMENT_CLASSES = ("TrainingArguments", "SFTConfig", "DPOConfig", "GRPOConfig")
@@ -521,9 +538,10 @@ def _written_to(call: ast.Call) -> ast.expr | None:
         return _saved_to(call) if of_package else None
     writes = name in ("savefig", "to_csv")
     if name == "open":
-        modes = call.args[1:2] + [word.value for word in call.keywords if word.arg == "mode"]
-        texts = [str(getattr(mode, "value", "r")) for mode in modes]
-        writes = any(text.startswith(("w", "a", "x")) for text in texts)
+        keywords = [word.value for word in call.keywords if word.arg == "mode"]
+        for mode in call.args[1:2] + keywords:
+            text = str(getattr(mode, "value", "r"))
+            writes = text.startswith(("w", "a", "x"))
     return call.args[0] if writes and call.args else None
 
 
@@ -535,14 +553,15 @@ def _place(
 ) -> tuple[str | None, str] | None:
     """Return the option with which a path begins, if any, and the rest of the path; None if the
     beginning is unknown. `values` are the expressions that are assigned to names."""
-    if depth == 0:
+    if depth == 0:  # a name may be assigned to itself
         return None
     match node:
         case ast.Constant(value=str(text)):
             return None, text
         case ast.Attribute(value=ast.Name(), attr=attr):
-            option = next((name for name in options if name.replace("-", "_") == attr), None)
-            return (option, "") if option else None
+            # The value of an option, such as `args.output_dir`.
+            by_attribute = {name.replace("-", "_"): name for name in options}
+            return (by_attribute[attr], "") if attr in by_attribute else None
     parts, between = _parts(node, values)
     if not parts:
         return None
@@ -560,8 +579,8 @@ def _place(
 def _parts(
     node: ast.expr | None, values: Mapping[str, list[ast.expr]]
 ) -> tuple[Sequence[ast.expr], str]:
-    """Return the expressions that a path is made of, the first first, and what stands between
-    them. None for an expression that makes no path."""
+    """Return the expressions that a path is made of, in order, and what stands between them; no
+    expressions if `node` makes no path."""
     match node:
         case ast.Name(id=name) if len(values.get(name, ())) == 1:
             return values[name], "/"
@@ -615,9 +634,11 @@ class Options(NamedTuple):
     positional: tuple[str, ...] = ()
 
     def accept(self, name: str) -> bool:
+        """Return whether the script takes `--NAME`."""
         return self._is_one_of(self.names, name)
 
     def _is_one_of(self, options: Collection[str], name: str) -> bool:
+        """Return whether the script understands the name as one of the options."""
         if self.of_argparse:
             return any(option.startswith(name) for option in options)
         return name.replace("-", "_") in options
@@ -643,12 +664,12 @@ def options_of_script(text: str) -> Options | None:
     try:
         tree, nodes = _parse(text)
         _require_plain(nodes)
-        return _fields(tree, nodes) or _options_of_parser(tree, nodes)
+        return _options_of_dataclass(tree, nodes) or _options_of_parser(tree, nodes)
     except (_NotCertain, SyntaxError, RecursionError):
         return None
 
 
-def _fields(tree: ast.Module, nodes: list[ast.AST]) -> Options | None:
+def _options_of_dataclass(tree: ast.Module, nodes: list[ast.AST]) -> Options | None:
     """Return the fields of the dataclass with which the script calls `runtime.arguments`; None if
     it does not."""
     calls = _calls_to({"runtime.arguments"}, nodes)
@@ -659,6 +680,7 @@ def _fields(tree: ast.Module, nodes: list[ast.AST]) -> Options | None:
         if len(call.args) != 1 or not words <= {"at_least"}:
             raise _NotCertain
 
+    # Each call names the class, as in `arguments(Options)` and `arguments(Options(lr=1))`.
     shared = set.intersection(*map(_names_used, calls))
     classes = [node for node in _all_of(ast.ClassDef, nodes) if node.name in shared]
     if len(classes) != 1 or classes[0].bases:
@@ -678,15 +700,21 @@ def _fields(tree: ast.Module, nodes: list[ast.AST]) -> Options | None:
 def _calls_to(functions: Collection[str], nodes: list[ast.AST]) -> list[ast.Call]:
     """Return the calls of functions with these names, such as `argparse.ArgumentParser`."""
     last_parts = {function.rpartition(".")[2] for function in functions}
-    likely = [call for call in _all_of(ast.Call, nodes) if _name_of(call) in last_parts]
-    return [call for call in likely if ast.unparse(call.func) in functions]
+    found = []
+    for call in _all_of(ast.Call, nodes):
+        # Most calls have other names, and `unparse` takes long.
+        if _name_of(call) in last_parts and ast.unparse(call.func) in functions:
+            found.append(call)
+    return found
 
 
 def _names_used(call: ast.Call) -> set[str]:
+    """Return the names in a call, such as those of its function and of its arguments."""
     return {node.id for node in _all_of(ast.Name, ast.walk(call))}
 
 
 def _options_of_parser(tree: ast.Module, nodes: list[ast.AST]) -> Options:
+    """Return the options that the script adds to its parser."""
     parsers = _calls_to(_parser_classes(nodes), nodes)
     if len(parsers) != 1:
         raise _NotCertain
@@ -713,7 +741,7 @@ def _options_of_parser(tree: ast.Module, nodes: list[ast.AST]) -> Options:
     positional: list[str] = []
     for name, call in calls:
         if name == "add_argument":
-            own = tuple(_names(call))
+            own = tuple(_option_names(call))
             options.update(own)
             words = {word.arg: ast.unparse(word.value) for word in call.keywords}
             if own and words.get("required") == "True":
@@ -733,6 +761,8 @@ def _require_plain(nodes: list[ast.AST]) -> None:
 
 
 def _may_add(node: ast.AST) -> bool:
+    """Return whether a node may add options that the parser's calls do not show, or catch
+    `SystemExit`."""
     if isinstance(node, ast.Attribute):
         return node.attr in ("argv", "orig_argv", "parse_known_args")
     if isinstance(node, ast.ImportFrom):
@@ -769,16 +799,19 @@ def _holder(call: ast.Call, nodes: list[ast.AST]) -> str:
     """Return the name to which the result of a call is assigned, if the script binds that name only
     there."""
     for node in _all_of(ast.Assign, nodes):
-        if node.value is call and len(node.targets) == 1:
-            target = node.targets[0]
-            if isinstance(target, ast.Name):
-                name = target.id
-                if sum(_binds(other, name) for other in nodes) == 1:
-                    return name
+        if node.value is not call or len(node.targets) > 1:
+            continue
+        target = node.targets[0]
+        if not isinstance(target, ast.Name):
+            break
+        bindings = sum(_binds(other, target.id) for other in nodes)
+        if bindings == 1:
+            return target.id
     raise _NotCertain
 
 
 def _binds(node: ast.AST, name: str) -> bool:
+    """Return whether a node gives a value to the name."""
     if isinstance(node, ast.Name):
         return node.id == name and not isinstance(node.ctx, ast.Load)
     if isinstance(node, ast.arg):
@@ -792,6 +825,7 @@ def _binds(node: ast.AST, name: str) -> bool:
 def _calls_of(holders: set[str], nodes: list[ast.AST]) -> Iterator[tuple[str, ast.Call]]:
     """Yield the method calls on the parser and its groups, if the script uses both for nothing
     else."""
+    # `parser.add_argument(...)`: the attribute by its owner, and the call by the attribute
     methods: dict[int, ast.Attribute] = {}
     calls: dict[int, ast.Call] = {}
     for node in nodes:
@@ -810,12 +844,12 @@ def _calls_of(holders: set[str], nodes: list[ast.AST]) -> Iterator[tuple[str, as
             yield method.attr, call
 
 
-def _names(call: ast.Call) -> Iterator[str]:
+def _option_names(call: ast.Call) -> Iterator[str]:
     """Yield the option names, without dashes, of one `add_argument` call, if the call's text shows
     them all."""
     words = {word.arg: word.value for word in call.keywords}
     nargs = words.get("nargs", ast.Constant("?"))
-    if None in words or not isinstance(nargs, ast.Constant):
+    if None in words or not isinstance(nargs, ast.Constant):  # `**words`
         raise _NotCertain
     if nargs.value in ("...", "A..."):  # takes every option that follows
         raise _NotCertain

@@ -50,7 +50,7 @@ from cloudtrain.job.nodes import (
     KeyProblem,
     MissingProblem,
 )
-from cloudtrain.job.problems import raw_value
+from cloudtrain.job.problems import mapping_or_empty, raw_value
 from cloudtrain.system.plugins import target_names
 
 if TYPE_CHECKING:
@@ -74,12 +74,12 @@ class PerTarget(TargetValues):
         def __getattr__(self, target: str) -> str | None: ...
 
 
-Named = Annotated[
-    PerTarget,
-    BeforeValidator(
-        lambda value: dict.fromkeys(target_names(), value) if isinstance(value, str) else value
-    ),
-]
+def _for_each_target(value: object) -> object:
+    """Convert one text to a mapping with this text for each target."""
+    return dict.fromkeys(target_names(), value) if isinstance(value, str) else value
+
+
+Named = Annotated[PerTarget, BeforeValidator(_for_each_target)]
 """One string for every target, or one per target."""
 
 NamedInput = str | Mapping[str, str | None] | PerTarget
@@ -129,17 +129,20 @@ Preferred = Annotated[
 
 
 def _resource_rules(resources: Mapping[str, object]) -> Iterator[Problem]:
+    """Yield a problem for each field that names the machines again, or too many of them."""
     machines = ("instance_type", "gpu", "instance_preferences")
     names = [name for name in machines if resources.get(name)]
     for name in names[1:]:
         message = f"`{names[0]}` and `{name}` both name the machine"
         yield Problem((name,), message, "remove one of them", code="CT018")
+
     if not resources.get("instance_groups"):
         if resources.get("distribution_groups"):
             message = "`distribution_groups` needs `instance_groups`"
             hint = "add `instance_groups`, or remove it"
             yield Problem(("distribution_groups",), message, hint, code="CT018")
         return
+
     for name in ("instance_count", *names):
         if name in resources:
             message = (
@@ -158,7 +161,9 @@ def _resource_rules(resources: Mapping[str, object]) -> Iterator[Problem]:
 def _counts(groups: object) -> Iterator[int]:
     """Yield the instance counts in the raw groups. Skip counts that are not integers, which
     validation reports."""
-    for group in groups if isinstance(groups, list | tuple) else ():
+    if not isinstance(groups, list | tuple):
+        return
+    for group in groups:
         count = raw_value(group, "instance_count")
         if isinstance(count, int):
             yield count
@@ -227,14 +232,13 @@ _REFERENCE = re.compile(r"[a-z]+:\S.*")
 def _environment_rules(environment: Mapping[str, object]) -> Iterator[Problem]:
     """Yield a problem for each secret whose value is not a location. No message repeats the value,
     which may be the secret itself."""
-    secrets = environment.get("secrets")
-    variables = environment.get("variables")
-    for name, value in secrets.items() if isinstance(secrets, Mapping) else ():
+    variables = mapping_or_empty(environment.get("variables"))
+    for name, value in mapping_or_empty(environment.get("secrets")).items():
         path: tuple[str | int, ...] = ("secrets", name)
         if not re.fullmatch(r"[A-Za-z_]\w*", str(name)):
             message = f"`{name}` cannot be a variable's name"
             yield KeyProblem(path, message, "write for example `HF_TOKEN`", code="CT070")
-        if isinstance(variables, Mapping) and name in variables:
+        if name in variables:
             message = f"`{name}` names both a secret and a variable"
             yield Problem(path, message, f"remove `variables.{name}`", code="CT071")
         places = {path: value}
@@ -356,6 +360,7 @@ def one_thing_to_run(job: Mapping[str, object], *, modules: bool = False) -> Ite
     command = job.get("command")
     image = raw_value(job.get("environment"), "image")  # an image has a program of its own
     path = ("entry_point",)
+
     if script is None and command is None and image is None:
         message = "a job needs something to run: `entry_point` or `command`"
         hint = "add for example `entry_point: train.py`"
@@ -363,6 +368,7 @@ def one_thing_to_run(job: Mapping[str, object], *, modules: bool = False) -> Ite
     if script is not None and job.get("source_dir", ".") is None:
         hint = "write the script's folder: `source_dir: .`"
         yield Problem(path, "a job without code has no script to run", hint, code="CT018")
+
     name = os.fspath(script) if isinstance(script, str | os.PathLike) else ""
     is_module = modules and re.fullmatch(MODULE, name)
     if name.startswith("-") and not is_module:
@@ -371,6 +377,7 @@ def one_thing_to_run(job: Mapping[str, object], *, modules: bool = False) -> Ite
         if modules and name.startswith("-m"):
             hint = "for a module, write for example `-m package.train`"
         yield Problem(path, message, hint, code="CT016")
+
     if script is not None and command is not None:
         message = "a job runs either an `entry_point` or a `command`, not both"
         yield Problem(("command",), message, "remove one of them", code="CT018")
@@ -390,9 +397,8 @@ def same_names(job: Mapping[str, object], *, outputs: Sequence[str] = ()) -> Ite
     `model`.
     """
     for field, implicit in (("inputs", ()), ("outputs", outputs)):
-        declared = job.get(field)
         names = {name.upper(): name for name in implicit}
-        for name in declared if isinstance(declared, Mapping) else ():
+        for name in mapping_or_empty(job.get(field)):
             first = names.setdefault(str(name).upper(), name)
             if first != name:
                 variable = f"CLOUDTRAIN_{field[:-1]}_{name}".upper()
@@ -415,7 +421,9 @@ def unsendable(value: object, path: tuple[str | int, ...] = ()) -> Iterator[Prob
         message = f"`{name}` cannot be `{value}`: no service accepts it"
         yield Problem(path, message, f'write `"{value}"`, as text', code="CT017")
     elif isinstance(value, Mapping | BaseModel):
-        for key, inner in value.items() if isinstance(value, Mapping) else value:
+        # A model yields its fields like the items of a mapping.
+        entries = value.items() if isinstance(value, Mapping) else iter(value)
+        for key, inner in entries:
             inner_path = (*path, key)
             for what, hint in _text_faults(str(key)):
                 yield KeyProblem(inner_path, f"a name holds {what}", hint, code="CT017")

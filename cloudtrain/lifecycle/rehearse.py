@@ -3,10 +3,11 @@ interruption before you pay for one.
 
 A rehearsal consists of three runs:
 
-whole         the job runs without interruption; a run that has already succeeded can be used
-instead interrupted   the same job gets SIGTERM at a chosen step, as in a spot interruption, and
-SIGKILL after the grace period resumed       the same job runs again, with only the checkpoint
-folder of the interrupted run
+    whole        the job runs without interruption; a run that has already succeeded can be used
+                 instead
+    interrupted  the same job gets SIGTERM at a chosen step, as in a spot interruption, and SIGKILL
+                 after the grace period
+    resumed      the same job runs again, with only the checkpoint folder of the interrupted run
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from cloudtrain.errors import TargetError, UsageError, did_you_mean
 from cloudtrain.job.data import Checkpoint
 from cloudtrain.lifecycle.runs.run import Run
-from cloudtrain.lifecycle.submission.submit import repeat, submit
+from cloudtrain.lifecycle.submission.submit import make_repetition, submit
 from cloudtrain.plans.plan import Plan, Upload, map_texts
 from cloudtrain.plans.states import REHEARSAL, Metrics, RunRef, RunState
 from cloudtrain.rules.engine import join_names
@@ -67,16 +68,20 @@ class Original:
         homes = self._homes(name, checkpoint_of or name)
         paths = "|".join(map(re.escape, homes))
         own_name = re.escape(self.spec.name)
+        # whole paths only, and not `job-1` in `job-12`
         places_or_name = re.compile(rf"(?<![\w./-])(?:{paths})(?![\w.-])|{own_name}(?!\d)")
 
-        def moved(text: str) -> str:
+        def move(text: str) -> str:
             return places_or_name.sub(lambda match: homes.get(match[0], name), text)
 
-        spec = LaunchSpecification.from_json(map_texts(self.spec.to_json(), moved))
+        spec = LaunchSpecification.from_json(map_texts(self.spec.to_json(), move))
         if hold_at is None:
             return spec
+
         variables = {HOLD_AT_STEP: str(hold_at)}
-        processes = [replace(each, env=each.env | variables) for each in spec.processes]
+        processes = []
+        for process in spec.processes:
+            processes.append(replace(process, env=process.env | variables))
         return replace(spec, processes=tuple(processes))
 
     def _homes(self, name: str, checkpoint_of: str) -> dict[str, str]:
@@ -86,6 +91,7 @@ class Original:
         run_dir = self.spec.run_dir
         links = {link.path: link.target for link in self.spec.links or ()}
         homes = {}
+
         for what, folders in self.spec.downloads().items():
             is_checkpoint = what == "checkpoint"
             owner = checkpoint_of if is_checkpoint else name
@@ -103,7 +109,7 @@ def send(original: Original, settings: Settings, make: Callable[[str], LaunchSpe
     """Choose a name for a new run, and submit the specification that `make` returns for this name.
     `cloudtrain ps` lists the run like any other run."""
 
-    def plan(name: str) -> Plan:
+    def plan_as(name: str) -> Plan:
         spec = make(name)
         upload = Upload("code", spec.code.sha256, spec.code.archive, 0, 0)
         return Plan(
@@ -117,7 +123,7 @@ def send(original: Original, settings: Settings, make: Callable[[str], LaunchSpe
         )
 
     service = service_of(DEFAULT_TARGET, settings)
-    sending = repeat(plan, original.job_name, service, _NoBundle(), settings)
+    sending = make_repetition(plan_as, original.job_name, service, _NoBundle(), settings)
     return Run(submit(sending, settings).record, settings)
 
 
@@ -139,6 +145,7 @@ Curve = Mapping[int, Mapping[str, float]]
 """Maps a step to the values reported at that step."""
 
 TOLERANCE = 1e-5
+"""Largest difference between two equal losses; for losses above 1, as a fraction of the loss."""
 
 _AT_THE_FIRST_STEP = (
     (
@@ -235,7 +242,8 @@ class Comparison:
     def largest_difference(self) -> float:
         """The largest difference of all compared values."""
         pairs = _pairs(self.whole, self.joined, self.metrics)
-        return max((_distance(pair.whole, pair.found) for pair in pairs), default=0.0)
+        distances = [_distance(pair.whole, pair.found) for pair in pairs]
+        return max(distances, default=0.0)
 
     def first_difference(self, curve: Curve) -> CurveDifference | None:
         """Return the first value of `curve` that differs from the uninterrupted run by more than
@@ -243,7 +251,7 @@ class Comparison:
         for pair in _pairs(self.whole, curve, self.metrics):
             size = abs(pair.whole) if isfinite(pair.whole) else 1.0
             allowed = self.tolerance * max(1.0, size)
-            if not _distance(pair.whole, pair.found) <= allowed:
+            if not _distance(pair.whole, pair.found) <= allowed:  # also if the tolerance is NaN
                 return pair
         return None
 
@@ -259,9 +267,11 @@ class Comparison:
             verdict = question()
             if verdict is not None:
                 return verdict
+
         difference = self.first_difference(self.joined)
         if difference is not None:
-            return Verdict("differs", _words(difference), self._suspects(difference.step))
+            return Verdict("differs", _describe(difference), self._suspects(difference.step))
+
         largest = self.largest_difference
         if not largest:
             words = f"all {self.compared} values are exactly those of the run without interruption"
@@ -273,6 +283,7 @@ class Comparison:
         return Verdict("same", words)
 
     def _does_not_repeat(self) -> Verdict | None:
+        """Return a verdict if the runs differ before the interruption, which then says nothing."""
         if not self.interrupted:
             words = (
                 "the interrupted run reported nothing, and the same job without an interruption did"
@@ -282,11 +293,12 @@ class Comparison:
         difference = self.first_difference(self.interrupted)
         if difference is None:
             return None
-        words = f"two runs differ before the interruption already: {_words(difference)}"
+        words = f"two runs differ before the interruption already: {_describe(difference)}"
         advice = "seed: the script must repeat before its interruptions can be judged"
         return Verdict("unrepeatable", words, (advice,))
 
     def _saved_nothing(self) -> Verdict | None:
+        """Return a verdict if the resumed run began at the first step, as if nothing was saved."""
         first = min(self.whole)
         if self.stopped_at <= first or self.resumed_at is None or self.resumed_at > first:
             return None
@@ -298,6 +310,8 @@ class Comparison:
         return Verdict("started_over", words, (advice,))
 
     def _went_too_far(self) -> Verdict | None:
+        """Return a verdict if the resumed run reported a step after the last step of the
+        training."""
         last = max(self.whole)
         end = max(self.resumed, default=0)
         if end <= last:
@@ -310,11 +324,13 @@ class Comparison:
         return Verdict("overrun", words, (advice,))
 
     def _left_out_steps(self) -> Verdict | None:
+        """Return a verdict if the resumed run lacks steps that the whole run reported after the
+        interruption."""
         due = [step for step in self.whole if step > self.stopped_at]
         missing = [step for step in due if step not in self.resumed]
         if not missing:
             return None
-        if len(missing) == len(due) and self.resumed:
+        if missing == due and self.resumed:
             words = (
                 "after the interruption no loss is reported at a step of the whole run "
                 f"({due[0]}, ...)"
@@ -330,9 +346,8 @@ class Comparison:
         step, these are causes such as the data order; at a later step, causes such as the optimizer
         state. If the steps around the resumption were not reported, return all of these causes."""
         first = self.resumed_at
-        if first is None or first not in self.whole:
-            return (*_AT_THE_FIRST_STEP, *_AFTER_IT)
-        if first - 1 not in self.whole and first - 1 != self.saved_at:
+        known = (*self.whole, self.saved_at)
+        if first is None or first not in self.whole or first - 1 not in known:
             return (*_AT_THE_FIRST_STEP, *_AFTER_IT)
         return _AT_THE_FIRST_STEP if step == first else _AFTER_IT
 
@@ -359,6 +374,7 @@ def loss_names(reports: Iterable[Mapping[str, float]]) -> tuple[str, ...]:
 
 
 def _pairs(whole: Curve, other: Curve, metrics: Sequence[str]) -> list[CurveDifference]:
+    """Return the values of both curves for each step and metric that both have, by step."""
     pairs = []
     for step in sorted(whole.keys() & other.keys()):
         before = whole[step]
@@ -379,9 +395,9 @@ def _distance(one: float, other: float) -> float:
     return inf
 
 
-def _words(difference: CurveDifference) -> str:
-    step, metric, whole, other = difference
-    return f"at step {step} `{metric}` is {other:.7g}, and without interruption {whole:.7g}"
+def _describe(difference: CurveDifference) -> str:
+    where = f"at step {difference.step} `{difference.metric}`"
+    return f"{where} is {difference.found:.7g}, and without interruption {difference.whole:.7g}"
 
 
 # Run a rehearsal: the whole run, the interrupted run, the resumed run, then the verdict.
@@ -399,7 +415,13 @@ or it had to be killed."""
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """The three runs of a rehearsal, and its results."""
+    """The three runs of a rehearsal, and its results.
+
+    Attributes:
+        at_step: the step at which SIGTERM was sent.
+        left: the effect of SIGTERM.
+        seconds_to_leave: the seconds from SIGTERM to the end of the interrupted run.
+    """
 
     whole: Run
     interrupted: Run
@@ -474,15 +496,17 @@ def rehearse(
         message = f"`{whole.name}` did not run on this machine"
         hint = "give `rehearse` the job file; it then runs the job on this machine first"
         raise UsageError(message, hint=hint, code="CT905")
-    _must_succeed(whole)
+    _check_success(whole)
+
     reports = whole.metrics()
     metrics = _choose_metrics(whole, reports, metrics)
     curve = curve_of(reports, metrics)
+
     # A Trainer logs the mean since it last logged, so stopping at a step that it only evaluates
     # changes the next mean.
-    often = max(metrics, key=lambda name: sum(name in values for values in curve.values()))
-    steps = sorted(step for step, values in curve.items() if often in values)
-    at_step = _step(whole, steps, at_step)
+    most_reported = max(metrics, key=lambda name: sum(name in values for values in curve.values()))
+    steps = sorted(step for step, values in curve.items() if most_reported in values)
+    at_step = _choose_step(whole, steps, at_step)
 
     spec = RunFolder(str(whole.directory)).read_launch()
     settings = load_settings()
@@ -492,7 +516,8 @@ def rehearse(
     on_stage("interrupted", interrupted, at_step)
     seconds = _wait_or_stop(interrupted, lambda: _stop_at(interrupted, at_step))
     before = curve_of(interrupted.metrics(), metrics)
-    _must_be_interrupted(interrupted, last_step=max(before, default=0), end=max(curve))
+    _check_interruption(interrupted, last_step=max(before, default=0), end=max(curve))
+
     # `runtime.exit_preempted` writes it
     marker = RunFolder(str(interrupted.directory)).read_preempted() or {}
     saved_at = None if marker.get("step") is None else int(marker["step"])
@@ -504,6 +529,7 @@ def rehearse(
     resumed = send(original, settings, continuing)
     on_stage("resumed", resumed, None)
     status = _wait_or_stop(resumed, resumed.wait)
+
     tolerance = TOLERANCE if tolerance is None else tolerance
     after = curve_of(resumed.metrics(), metrics)
     comparison = Comparison(curve, before, after, metrics, tolerance, saved_at)
@@ -535,7 +561,8 @@ def _wait_or_stop(run: Run, wait: Callable[[], Any]) -> Any:
         raise
 
 
-def _must_succeed(whole: Run) -> None:
+def _check_success(whole: Run) -> None:
+    """Raise an error if the run has not ended or has not succeeded."""
     status = whole.status()
     if not status.state.is_final:
         hint = (
@@ -551,19 +578,21 @@ def _must_succeed(whole: Run) -> None:
         )
         if status.reason:
             message += f": {status.reason}"
-        raise TargetError(message, hint=_prints_output(whole), code="CT905")
+        raise TargetError(message, hint=_logs_hint(whole), code="CT905")
 
 
-def _prints_output(run: Run) -> str:
+def _logs_hint(run: Run) -> str:
     return f"`cloudtrain logs {run.name}` prints its output"
 
 
-def _must_be_interrupted(run: Run, *, last_step: int, end: int) -> None:
+def _check_interruption(run: Run, *, last_step: int, end: int) -> None:
+    """Raise TargetError if the run ended on its own. `last_step` is the last step that it reported,
+    `end` that of the whole run."""
     status = run.last_status
     if status.state in (RunState.FAILED, RunState.LOST):
         why = status.reason or "it did not say why"
         message = f"`{run.name}` {status.state} before it could be interrupted: {why}"
-        raise TargetError(message, hint=_prints_output(run), code="CT905")
+        raise TargetError(message, hint=_logs_hint(run), code="CT905")
     if last_step >= end:
         message = f"`{run.name}` ended before SIGTERM reached it"
         hint = (
@@ -588,10 +617,12 @@ def _choose_metrics(
             "or `integrations.fit(trainer, ...)`"
         )
         raise UsageError(message, hint=hint, code="CT905")
+
     for name in choice:
         if name not in options:
             message = f"`{whole.name}` reported no `{name}`"
             raise UsageError(message, hint=did_you_mean(name, options), code="CT905")
+
     metrics = tuple(choice) or loss_names(reports)
     if not metrics:
         names = join_names(list(options), len(options))
@@ -601,7 +632,7 @@ def _choose_metrics(
     return metrics
 
 
-def _step(whole: Run, steps: Sequence[int], min_step: int | None) -> int:
+def _choose_step(whole: Run, steps: Sequence[int], min_step: int | None) -> int:
     """Return the reported step at which to interrupt the run: the first one that is at least
     `min_step`, or one about half way if `min_step` is None."""
     if len(steps) < 2:
@@ -613,6 +644,7 @@ def _step(whole: Run, steps: Sequence[int], min_step: int | None) -> int:
         )
         message = f"`{whole.name}` reports its loss {what}"
         raise UsageError(message, hint=hint, code="CT905")
+
     if min_step is None:
         return steps[(len(steps) - 1) // 2]
     if min_step >= steps[-1]:

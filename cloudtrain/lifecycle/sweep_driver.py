@@ -32,9 +32,9 @@ from cloudtrain.lifecycle.detached.driven import (
 from cloudtrain.lifecycle.store.schema import open_store
 from cloudtrain.lifecycle.store.store import Store
 from cloudtrain.lifecycle.submission.once import Watch, find_service, send_once
-from cloudtrain.lifecycle.submission.submit import trial as sending_of_trial
+from cloudtrain.lifecycle.submission.submit import make_trial
 from cloudtrain.lifecycle.sweeps.service import Specification, SweepService, trial_key
-from cloudtrain.lifecycle.sweeps.study import Journal, propose, reason_to_stop, told
+from cloudtrain.lifecycle.sweeps.study import Journal, StopReason, propose, reason_to_stop, told
 from cloudtrain.plans.states import LogLine, Metrics, RunRef, RunState, RunStatus, Trial, best_of
 from cloudtrain.system.patterns import MetricPatterns
 from cloudtrain.system.processes import ProcessLock
@@ -49,7 +49,7 @@ _SHOWN = 12
 """Maximum number of running trials whose progress is written into the status, whose size is
 fixed."""
 
-_HOPELESS = 3
+_ENOUGH_FAILURES = 3
 """If this many trials have failed and none has ended otherwise, no more trials are started."""
 
 
@@ -132,7 +132,7 @@ class Driver:
                 self._patterns = MetricPatterns({metric: pattern})
         self._reported = set[str]()
         self._last_message = ""
-        self._to_stop: dict[int, str] = {}
+        self._to_stop: dict[int, StopReason] = {}
         self._progress: dict[int, dict[str, float]] = {}
         self._refused_until = 0.0
 
@@ -158,9 +158,12 @@ class Driver:
         study = self._journal.study
         progress = dict(self._progress)
         happened = False
+
         for trial in study.open:
             if trial.run:
                 happened |= self._watch(trial)
+
+        # chosen but not submitted: the driver was killed, or the target did not answer
         for trial in study.open:
             if trial.run:
                 continue
@@ -171,12 +174,13 @@ class Driver:
         number = self._next_number()
         has_room = len(study.open) < self._sweep.parallel
         if number and has_room and time.monotonic() >= self._refused_until:
-            values = propose(self._sweep, number, self._known())
+            values = propose(self._sweep, number, study.trials.values())
             self._moment("before asked")
             self._journal.write("asked", trial=number, values=values)
             self._moment("asked")
             self._submit(study.trials[number])
             happened = True
+
         if happened or progress != self._progress:
             self._write_status(RunState.RUNNING, None)
         return happened
@@ -191,7 +195,7 @@ class Driver:
         limit = self._sweep.max_runtime
         if limit is not None and time.time() - self._since > limit:
             return 0
-        if self._hopeless() is not None:
+        if self._why_hopeless() is not None:
             return 0
         return number
 
@@ -200,23 +204,21 @@ class Driver:
         """The number of trials, with those that `continue` has added."""
         return self._sweep.trial_count + self._journal.study.extended
 
-    def _hopeless(self) -> str | None:
+    def _why_hopeless(self) -> str | None:
         """Return the reason why no more trials are started: all trials so far have failed, without
         an objective for the same reason. Return None if the sweep continues."""
         trials = self._journal.study.ended
         have_failed = all(trial.state is RunState.FAILED for trial in trials)
-        if len(trials) < _HOPELESS or not have_failed:
+        if len(trials) < _ENOUGH_FAILURES or not have_failed:
             return None
+        # reasons that differ in a number, such as the trial's, are the same
         reasons = {re.sub(r"\d+", "", trial.reason or "") for trial in trials}
-        # the jobs of `--each` are independent of each other
+        # without an objective the trials, such as the jobs of `--each`, are independent
         if self._objective is None and len(reasons) > 1:
             return None
         what = f"the first {len(trials)} trials failed, so no more were started"
-        again = f"`cloudtrain rerun {self._folder.name}` repeats them"
-        return f"{what}: {trials[0].reason}; {again}"
-
-    def _known(self) -> list[Trial]:
-        return list(self._journal.study.trials.values())
+        hint = f"`cloudtrain rerun {self._folder.name}` repeats them"
+        return f"{what}: {trials[0].reason}; {hint}"
 
     def _submit(self, trial: Trial) -> bool:
         """Submit a trial exactly once. Return False if the submission must be tried again later.
@@ -226,6 +228,7 @@ class Driver:
         """
         if time.monotonic() < self._refused_until:
             return False
+
         number = trial.number
         try:
             with open_store(self._state_dir) as store:
@@ -241,6 +244,7 @@ class Driver:
             reason = "the sweep was stopped before it started"
             self._end_unsent(number, RunState.STOPPED, reason)
             return True
+
         self._moment("submitted")
         self._journal.write("submitted", trial=number, run=name)
         self._moment("noted")
@@ -254,17 +258,19 @@ class Driver:
         for row in rows:
             if row.stage == "reported":
                 return row.name
+        # an interrupted submission is finished even then, because its run may exist
         if self._folder.stop.exists() and not rows:
             return None
+
         code = Archive(self._folder.archive, self._specification.first.tree.sha256)
         watch = Watch(on_run=lambda _: self._moment("accepted"))
-        sending = sending_of_trial(self._specification, trial, key, code, watch=watch)
+        sending = make_trial(self._specification, trial, key, code, watch=watch)
         here = self._where.here
         return send_once(store, sending, lambda name: find_service(name, here)).record.name
 
     def _end_unsent(self, number: int, state: RunState, reason: str) -> None:
-        fields = told(number, state, reason=reason, ended=time.time())
-        self._journal.write("told", **fields)
+        """Record the end of a trial that has no run."""
+        self._journal.write("told", **told(number, state, reason=reason, ended=time.time()))
 
     def _watch(self, trial: Trial) -> bool:
         """Check a running trial, and record its result if it has ended. Return whether the trial
@@ -275,13 +281,14 @@ class Driver:
             self._note_progress(trial.number, status)
             if not status.state.is_final:
                 return self._stop_if_needed(trial, ref, status)
-            reports = self._values(ref)
+            reports = self._read_reports(ref)
         except TargetUnreachable as error:
             self._say(f"the status of trial {trial.number} cannot be read: {error.message}")
             return False
         except RunNotFound as error:
             status = RunStatus(RunState.LOST, error.message, ended=time.time())
             reports = ()
+
         self._moment("before told")
         self._journal.write("told", **self._outcome(trial, status, reports))
         self._moment("told")
@@ -299,11 +306,12 @@ class Driver:
             self._progress[number] = values
 
     def _stop_if_needed(self, trial: Trial, ref: RunRef, status: RunStatus) -> bool:
+        """Ask a trial to stop if there is a reason. Return whether it was asked."""
         if trial.number in self._to_stop or status.state is RunState.STOPPING:
             return False
         reason = None
         if self._folder.stop.exists():
-            reason = "the sweep was stopped"
+            reason = StopReason("the sweep was stopped")
         elif status.state is RunState.RUNNING:
             reason = self._early_reason(trial, ref)
         if reason is None:
@@ -312,32 +320,35 @@ class Driver:
         self._to_stop[trial.number] = reason
         return True
 
-    def _early_reason(self, trial: Trial, ref: RunRef) -> str | None:
+    def _early_reason(self, trial: Trial, ref: RunRef) -> StopReason | None:
         """Return why a running trial should stop early; None if it should go on."""
         if self._sweep.stop_early is None and self._sweep.hyperband is None:
             return None
-        self._reports[trial.number] = self._values(ref)
+
+        self._reports[trial.number] = self._read_reports(ref)
         others = []
-        for other in self._known():
+        for other in self._journal.study.trials.values():
             if other.number != trial.number:
                 others.append(self._with_reports(other))
         return reason_to_stop(self._sweep, self._with_reports(trial), others)
 
     def _with_reports(self, trial: Trial) -> Trial:
-        # the journal has more for a trial that has ended since
+        """Return a trial with the reports of its log, or those of the journal if there are more:
+        the trial has ended since the log was read."""
         reports = self._reports.get(trial.number, ())
         return replace(trial, reports=max(reports, trial.reports, key=len))
 
-    def _values(self, ref: RunRef) -> tuple[float, ...]:
+    def _read_reports(self, ref: RunRef) -> tuple[float, ...]:
         """Return every value of the objective that a trial has reported, including NaN."""
         if self._objective is None:
             return ()
         metric = self._objective.metric
-        reports = Metrics().every(map(self._searched, self._service.logs(ref)))
+        lines = map(self._find_values, self._service.logs(ref))
+        reports = Metrics().every(lines)
         self._reported = set().union(*reports)
         return tuple(values[metric] for values in reports if metric in values)
 
-    def _searched(self, line: LogLine) -> LogLine:
+    def _find_values(self, line: LogLine) -> LogLine:
         """Return the log line with the values that the job's `metrics` patterns find in its text.
         Many targets do not search log lines for metrics."""
         if self._patterns is None or line.values is not None or line.is_metrics:
@@ -357,16 +368,16 @@ class Driver:
         stopped_early = early is not None and not self._folder.stop.exists()
         if early is not None and state is not RunState.SUCCEEDED:
             state = RunState.STOPPED
-            reason = early
-        made_all_reports = early is not None and early.startswith("ended by hyperband")
-        if state is RunState.STOPPED and self._sweep.hyperband and made_all_reports:
-            state = RunState.SUCCEEDED
-            stopped_early = False
+            reason = early.text
+            if early.is_complete:  # it needs no more reports, so its value counts
+                state = RunState.SUCCEEDED
+                stopped_early = False
 
-        missing = self._missing_value(value)
-        if state is RunState.SUCCEEDED and missing is not None:
+        unusable = self._why_unusable(value)
+        if state is RunState.SUCCEEDED and unusable is not None:
             state = RunState.FAILED
-            reason = missing
+            reason = unusable
+
         if value is not None and not math.isfinite(value):
             value = None
         return told(
@@ -380,7 +391,7 @@ class Driver:
             ended=status.ended or time.time(),
         )
 
-    def _missing_value(self, value: float | None) -> str | None:
+    def _why_unusable(self, value: float | None) -> str | None:
         """Return why the last reported value of the objective cannot be compared; None if it
         can."""
         if self._objective is None:
@@ -404,15 +415,18 @@ class Driver:
             store.record(name, status)
 
     def _say(self, text: str) -> None:
+        """Write a message into the sweep's log, unless it is the last one again."""
         if self._last_message != text:
             self._last_message = text
             self._journal.write("said", text=text)
 
     def _write_status(self, state: RunState, reason: str | None) -> None:
         study = self._journal.study
-        metrics: dict[str, float] = {"trials": self._total}
-        metrics["ended"] = len(study.ended)
-        metrics["running"] = len(study.open)
+        metrics: dict[str, float] = {
+            "trials": self._total,
+            "ended": len(study.ended),
+            "running": len(study.open),
+        }
         best = best_of(study.trials.values(), self._objective)
         if best is not None and self._objective is not None:
             metrics["best_trial"] = best.number
@@ -420,8 +434,14 @@ class Driver:
         progress = {}
         if not state.is_final:
             progress = dict(sorted(self._progress.items())[:_SHOWN])
-        times = {"start_time": self._start_time, "since": self._since}
-        self._folder.write_status(state, reason, **times, metrics=metrics, progress=progress)
+        self._folder.write_status(
+            state,
+            reason,
+            start_time=self._start_time,
+            since=self._since,
+            metrics=metrics,
+            progress=progress,
+        )
 
     def _end(self) -> None:
         trials = self._journal.study.ended
@@ -436,7 +456,7 @@ class Driver:
         """Return the state in which the sweep ends, and the reason."""
         if self._folder.stop.exists():
             return RunState.STOPPED, f"stopped after {len(trials)} trials"
-        hopeless = self._hopeless()
+        hopeless = self._why_hopeless()
         if hopeless is not None:
             return RunState.FAILED, hopeless
 

@@ -1,7 +1,7 @@
 """The watcher of a waiting run: a detached process that checks other runs until they have
 succeeded, and then sends the request.
 
-The request is sent by `submit_once`, through the watcher's own run store. If the watcher is killed
+The request is sent by `send_once`, through the watcher's own run store. If the watcher is killed
 and started again, this store shows whether the target may already have the run.
 """
 
@@ -33,7 +33,7 @@ from cloudtrain.lifecycle.detached.driven import (
 from cloudtrain.lifecycle.detached.waiting import ChainService, Order
 from cloudtrain.lifecycle.store.schema import open_store
 from cloudtrain.lifecycle.submission.once import Watch, recover, send_once
-from cloudtrain.lifecycle.submission.submit import after_wait
+from cloudtrain.lifecycle.submission.submit import make_delayed
 from cloudtrain.plans.states import RunState, RunStatus
 from cloudtrain.system.files import remove_folder
 from cloudtrain.system.processes import ProcessLock
@@ -147,6 +147,7 @@ class Watcher:
                 why = f"{self.order.reason}, whose status cannot be read: {error.message}"
                 self.write(RunState.QUEUED, why)
                 return True
+
             is_waiting = state is RunState.LOST and self._service.waiting(ref) is not None
             if is_waiting or not state.is_final:
                 self.write(RunState.QUEUED, self.order.reason)
@@ -163,12 +164,12 @@ class Watcher:
         order = self.order
         watch = Watch(on_run=lambda _: self._moment("accepted"))
         code = Archive(self._folder.archive, order.bundle)
-        sending = after_wait(order, self._target, code, watch=watch)
+        sending = make_delayed(order, self._target, code, watch=watch)
         try:
             with open_store(self._folder.sending) as store:
                 recover(store, lambda name: service_of(name, self._service))
                 stages = {row.stage for row in store.with_key(order.key)}
-                if not stages:
+                if not stages:  # else the target may have the run already
                     self._end_if_stopped()
                 self._moment("recovered")
                 if not stages & {"accepted", "reported"}:
@@ -179,15 +180,18 @@ class Watcher:
         return True
 
     def _end_if_stopped(self) -> None:
+        """Raise `_Ended` if `cloudtrain stop` was called."""
         if self._folder.stop.exists():
             raise _Ended(RunState.STOPPED, "stopped while it was waiting, so nothing was sent")
 
     def _failed(self, name: str, why: str) -> _Ended:
+        """Return the end of this run because of an awaited run."""
         reason = (
             f"the run `{name}` {why}, so nothing was sent; run it again, then submit this job again"
         )
         return _Ended(RunState.FAILED, reason)
 
     def _sleep(self) -> None:
+        """Sleep until the next check is due, or until SIGTERM."""
         sleep_until_woken(self._wake, self._pause)
         self._pause = min(self._pause * 1.5, watch_interval() * _SLOWEST)

@@ -47,27 +47,27 @@ def choose(
             numbers or types that are available.
     """
     if types is None:
-        same_gpu = types_with_gpu(target, gpu)
+        same_gpu = types_with_gpu(target, gpu)  # without parsing the whole table
     else:
         same_gpu = [item for item in types if has_gpu(item, gpu)]
     if not same_gpu:
         table = instance_types(target) if types is None else types
         if table:
-            raise _wrong("gpu", *unknown_gpu(gpu, table))
+            raise _error("gpu", *unknown_gpu(gpu, table))
         message = (
             f"there is no table of instance types for `{target}`, so none can be chosen by its GPU"
         )
-        raise _wrong("gpu", message, "name a type with `instance_type`")
+        raise _error("gpu", message, "name a type with `instance_type`")
 
     fitting = same_gpu
     if gpus_per_instance is not None:
         fitting = [instance for instance in fitting if instance.gpus == gpus_per_instance]
         if not fitting:
-            raise _wrong("gpus_per_instance", *_wrong_count(gpu, gpus_per_instance, same_gpu))
+            raise _error("gpus_per_instance", *_wrong_count(gpu, gpus_per_instance, same_gpu))
     if interconnect == "rdma":
         fitting = [instance for instance in fitting if instance.interconnect == "rdma"]
         if not fitting:
-            raise _wrong("interconnect", *_without_rdma(gpu, gpus_per_instance, same_gpu))
+            raise _error("interconnect", *_without_rdma(gpu, gpus_per_instance, same_gpu))
 
     offers = [instance for instance in fitting if not instance.retired] or fitting
     has_prices = all(instance.price is not None for instance in offers)
@@ -75,6 +75,8 @@ def choose(
 
 
 def _rank(instance: InstanceType, has_prices: bool) -> tuple[object, ...]:
+    """Return a sort key with the criteria of `choose`, the best type first. `has_prices`: the
+    prices of all types are known."""
     price = inf if instance.price is None else instance.price
     machine_price = inf if instance.machine_price is None else instance.machine_price
     return (
@@ -92,31 +94,40 @@ def _generation(family: str) -> int:
 
 
 def _wrong_count(gpu: str, count: int, same_gpu: Sequence[InstanceType]) -> tuple[str, str]:
+    """Return the message and the hint if no type has `count` GPUs. The hint names the numbers that
+    there are, each with its best type."""
     message = f"no instance type has {count} x `{gpu}`"
-    smallest: dict[int, InstanceType] = {}
-    for instance in sorted(same_gpu, key=lambda instance: _rank(instance, False)):
-        smallest.setdefault(instance.gpus, instance)
-    there_are = [f"{number} (`{instance.name}`)" for number, instance in sorted(smallest.items())]
-    return message, f"use {', '.join(there_are)}"
+    best: dict[int, InstanceType] = {}
+    for instance in _ranked(same_gpu):
+        best.setdefault(instance.gpus, instance)
+    offers = [f"{number} (`{best[number].name}`)" for number in sorted(best)]
+    return message, f"use {', '.join(offers)}"
+
+
+def _ranked(types: Iterable[InstanceType]) -> list[InstanceType]:
+    """Return the types with the best first, by the order of unknown prices."""
+    return sorted(types, key=lambda instance: _rank(instance, False))
 
 
 def _without_rdma(gpu: str, count: int | None, same_gpu: Sequence[InstanceType]) -> tuple[str, str]:
+    """Return the message and the hint if none of the types has RDMA. The hint names types with
+    another number of the GPUs."""
     what = f"`{gpu}`"
     if count is not None:
         what = f"{count} x {what}"
     message = f"no instance type with {what} has RDMA"
-    there_are = [instance for instance in same_gpu if instance.interconnect == "rdma"]
-    if not there_are:
+    offers = [instance for instance in same_gpu if instance.interconnect == "rdma"]
+    if not offers:
         hint = (
             "remove `interconnect: rdma`; the instances then communicate over TCP, which is slower"
         )
         return message, hint
-    there_are.sort(key=lambda instance: _rank(instance, False))
-    names = [f"`{instance.name}` ({instance.hardware})" for instance in there_are]
+    names = [f"`{instance.name}` ({instance.hardware})" for instance in _ranked(offers)]
     return message, f"these types have it: {', '.join(names)}"
 
 
-def _wrong(field: str, message: str, hint: str | None) -> JobError:
+def _error(field: str, message: str, hint: str | None) -> JobError:
+    """Return the error for a field of the job's resources."""
     return JobError([Problem(("resources", field), message, hint, code="CT033")])
 
 
@@ -194,6 +205,7 @@ def select(types: Iterable[InstanceType], query: Query, order: str = "price") ->
 
 
 def _matching(types: Iterable[InstanceType], tests: Mapping[str, Test]) -> list[InstanceType]:
+    """Return the types that pass every test."""
     for test in tests.values():
         types = filter(test, types)
     return list(types)
@@ -285,12 +297,13 @@ class Machines:
 
     @property
     def count(self) -> int:
-        return self._number(self.groups)
+        """The number of machines of the job."""
+        return self._count(self.groups)
 
     @property
     def spanned_count(self) -> int:
         """The number of machines that the distribution spans."""
-        return self._number(self.spanned)
+        return self._count(self.spanned)
 
     @property
     def price(self) -> Price | None:
@@ -300,7 +313,8 @@ class Machines:
         counts = [(group.known, group.count) for group in self.groups]
         return price_of(counts, any_of=self.kind == "preferences")
 
-    def _number(self, groups: tuple[MachineGroup, ...]) -> int:
+    def _count(self, groups: tuple[MachineGroup, ...]) -> int:
+        """Return the number of machines in the groups; of preferences, the largest number."""
         counts = [group.count for group in groups]
         if self.kind == "preferences":
             return max(counts, default=0)

@@ -149,10 +149,9 @@ class Correction(NamedTuple):
 
     def error(self, message: str, hint: str) -> SettingsError:
         """Return an error that names this instance type and its position in the file."""
-        problem = Problem((self.target, self.name), message, hint, self.file, code=_CODE)
-        if self.place is not None:
-            problem = replace(problem, line=self.place.line, column=self.place.column)
-        return SettingsError.of([problem])
+        line, column = self.place or (None, None)
+        path = (self.target, self.name)
+        return SettingsError.of([Problem(path, message, hint, self.file, line, column, code=_CODE)])
 
 
 Overlay = tuple[Correction, ...]
@@ -173,14 +172,18 @@ def load_overlays(user_folder: Path, cwd: Path, target: str | None = None) -> Ov
     own = user_folder / FILE_NAME
     if os.path.lexists(own):
         corrections += load_overlay(own)
-    folders = (cwd, *cwd.parents)
-    files = [folder / FILE_NAME for folder in folders]
-    file = next(filter(os.path.lexists, files), own)
-    if file != own:
-        corrections += tuple(row._replace(is_of_project=True) for row in load_overlay(file))
+    for folder in (cwd, *cwd.parents):
+        file = folder / FILE_NAME
+        if os.path.lexists(file):
+            if file != own:  # the user's file is the nearest where the project has none
+                rows = load_overlay(file)
+                corrections += tuple(row._replace(is_of_project=True) for row in rows)
+            break
 
-    table = read_refreshed(user_folder, target) if target is not None else None
-    if target is None or not table:
+    if target is None:
+        return corrections
+    table = read_refreshed(user_folder, target)
+    if not table:  # as on a target without instance types
         return corrections
     return read_overlay({target: table}, str(refreshed_file(user_folder, target))) + corrections
 
@@ -236,21 +239,22 @@ def read_overlay(
         for name, cells in types.items():
             path = (target, name)
             faults = list(_cell_problems(path, cells))
-            problems += faults
-            if not faults:
-                values = tuple((column, _cell(column, value)) for column, value in cells.items())
-                place = positions.of(path, key=True)
-                corrections.append(Correction(target, name, values, file, place))
+            if faults:
+                problems += faults
+                continue
+            values = tuple((column, _convert_cell(column, cells[column])) for column in cells)
+            place = positions.of(path, key=True)
+            corrections.append(Correction(target, name, values, file, place))
     if problems:
         raise SettingsError.of([placed(problem, file, positions) for problem in problems])
     return tuple(corrections)
 
 
-def _cell(column: str, value: int | float | str) -> object:
+def _convert_cell(column: str, value: int | float | str) -> object:
     """Convert a value of a file to the type of its column."""
     if "float" in COLUMNS[column]:
         return float(value)
-    return _plain(column, value)
+    return _without_date(column, value)
 
 
 def apply_overlay(
@@ -268,6 +272,7 @@ def apply_overlay(
     types = tuple(types)
     if not target and types:
         target = types[0].target
+
     key_of = name_keys(target or "")
     rows = {key_of(instance.name): instance for instance in types}
     for correction in overlay:
@@ -299,17 +304,22 @@ def type_named(target: str, name: str, overlay: Sequence[Correction] | None) -> 
     return corrected[0] if corrected else None
 
 
-def _number(value: object) -> bool:
+def _is_number(value: object) -> bool:
+    """Return whether a value is a finite number that is not negative."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return isfinite(value) and value >= 0
 
 
+def _is_whole_number(value: object) -> bool:
+    return isinstance(value, int) and _is_number(value)
+
+
 _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "int": (lambda value: _number(value) and isinstance(value, int), "a whole number"),
-    "int | None": (lambda value: _number(value) and isinstance(value, int), "a whole number"),
-    "float": (_number, "a number"),
-    "float | None": (lambda value: _number(value) and value > 0, "a number above 0"),
+    "int": (_is_whole_number, "a whole number"),
+    "int | None": (_is_whole_number, "a whole number"),
+    "float": (_is_number, "a number"),
+    "float | None": (lambda value: _is_number(value) and value > 0, "a number above 0"),
     "bool": (lambda value: isinstance(value, bool), "`true` or `false`"),
     "str": (lambda value: isinstance(value, str), "a text in quotes"),
     "Interconnect": (lambda value: value in ("rdma", "ethernet"), '`"rdma"` or `"ethernet"`'),
@@ -322,6 +332,7 @@ _DATES = ("price_date", "machine_price_date", "retired", "retires")
 
 
 def _cell_problems(path: tuple[str, str], cells: object) -> Iterator[Problem]:
+    """Yield a problem for each wrong column or value in the table of one type."""
     if not isinstance(cells, Mapping):
         yield Problem(path, f"`{path[1]}` must be a table", _EXAMPLE, code=_CODE)
         return
@@ -333,30 +344,37 @@ def _cell_problems(path: tuple[str, str], cells: object) -> Iterator[Problem]:
             yield KeyProblem(place, message, did_you_mean(column, columns), code=_CODE)
             continue
         fits, words = _CHECKS[COLUMNS[column]]
-        if not fits(_plain(column, value)):
+        if not fits(_without_date(column, value)):
             message = f"`{column}` must be {words}, not {describe_value(value)}"
             yield Problem(place, message, f"write {words}, or remove the line", code=_CODE)
 
 
-def _plain(column: str, value: object) -> object:
-    """Convert TOML's dates to text."""
+def _without_date(column: str, value: object) -> object:
+    """Return a date of TOML as text, and other values unchanged."""
     if column in _DATES and hasattr(value, "isoformat"):
         return value.isoformat()
     return value
 
 
 def _correct(instance: InstanceType, correction: Correction) -> InstanceType:
+    """Return the type with the values of a correction. Its source names what was corrected, except
+    prices, which have sources of their own."""
     cells = _complete_cells(correction)
-    columns = [column for column, _ in correction.cells]
-    facts = [column for column in columns if "price" not in column and column != "source"]
+    facts = []
+    for column, _ in correction.cells:
+        if "price" not in column and column != "source":
+            facts.append(column)
     if facts:
         source = f"{instance.source}; {', '.join(facts)}: {correction.file}"
         cells = {"source": source, **cells}
-    return _whole(replace(instance, **cells), correction)
+    return _checked(replace(instance, **cells), correction)
 
 
 def _make_type(correction: Correction, types: Iterable[InstanceType]) -> InstanceType:
-    family = correction.name.removeprefix("ml.").removeprefix("Standard_").partition(".")[0]
+    """Return the new type that a correction describes. `types` are the known types, one of which
+    may be meant."""
+    name = correction.name.removeprefix("ml.").removeprefix("Standard_")
+    family = name.partition(".")[0]
     cells = {"family": family, "source": correction.file, **_complete_cells(correction)}
     columns = [column for column in REQUIRED if column not in {"name", *cells}]
     if columns:
@@ -367,7 +385,7 @@ def _make_type(correction: Correction, types: Iterable[InstanceType]) -> Instanc
             hint = f"{near} If it is a new type, {hint}"
         message = f"`{correction.name}` is not in the catalogue, and a new type needs {missing}"
         raise correction.error(message, hint)
-    return _whole(InstanceType(correction.target, correction.name, **cells), correction)
+    return _checked(InstanceType(correction.target, correction.name, **cells), correction)
 
 
 def _complete_cells(correction: Correction) -> dict[str, Any]:
@@ -388,6 +406,7 @@ def _complete_cells(correction: Correction) -> dict[str, Any]:
 
 
 def _fabric(target: str) -> str:
+    """Return the network that RDMA uses on a target."""
     table = table_of(target)
     assert table is not None, "only targets with a table have corrections"
     return table.fabric
@@ -396,15 +415,16 @@ def _fabric(target: str) -> str:
 _GPU_COLUMNS = frozenset(("gpus", "gpu", "gpu_memory_gib"))
 
 
-def _whole(instance: InstanceType, correction: Correction) -> InstanceType:
-    """Refuse an instance whose columns do not fit together after the correction."""
+def _checked(instance: InstanceType, correction: Correction) -> InstanceType:
+    """Return the instance type, or raise an error if its columns do not fit together after the
+    correction."""
     columns = dict(correction.cells)
     has_name = bool(instance.gpu)
-    # 0: a refresh found GPUs of unknown memory
+    # A refresh writes 0 for GPUs of unknown memory.
     is_zero = has_name and columns.get("gpu_memory_gib") == 0
     has_memory = is_zero or bool(instance.gpu_memory_gib)
-    is_together = bool(instance.gpus) == has_name == has_memory
-    if not is_together and _GPU_COLUMNS & columns.keys():
+    is_complete = bool(instance.gpus) == has_name == has_memory
+    if not is_complete and _GPU_COLUMNS & columns.keys():
         message = "a type has `gpus`, `gpu` and `gpu_memory_gib` together, or none of them"
         raise correction.error(message, 'write for example `gpus = 8`, `gpu = "H100-80GB"`')
     if instance.interconnect == "rdma" and not instance.fabric:

@@ -140,8 +140,8 @@ COLUMNS: dict[str, str] = {
 """Every column that a row may have, and its annotation."""
 
 REQUIRED = tuple(field.name for field in fields(InstanceType) if field.default is MISSING)[1:]
-"""Columns that every row has. The other columns have defaults, and a table leaves out those with
-only default values."""
+"""Columns that every row has; the first field, `target`, is no column. The other columns have
+defaults, and a table leaves out those with only default values."""
 
 
 @ability("table")
@@ -214,12 +214,14 @@ def _table(target: str) -> Mapping[str, Mapping[str, str]]:
     table = table_of(target)
     if table is None:
         return {}
-    key = name_keys(target)
+    key_of = name_keys(target)
     with table.file.open(encoding="utf-8", newline="") as lines:
-        return {key(row["name"]): row for row in csv.DictReader(lines, strict=True)}
+        rows = csv.DictReader(lines, strict=True)
+        return {key_of(row["name"]): row for row in rows}
 
 
 def _parse_row(target: str, cells: Mapping[str, str]) -> InstanceType:
+    """Convert a row of text to an instance type."""
     values = {}
     for name, cell in cells.items():
         parse = PARSERS[COLUMNS[name]]
@@ -263,13 +265,15 @@ class Gpu(NamedTuple):
 def read_gpu(text: str) -> Gpu:
     """Parse a GPU name: `A100-40GB` gives `Gpu("a100", 40.0)`. Any text gives a result; an unknown
     model matches no instance type."""
-    parts = re.split(r"[^a-z0-9.]+", _UNIT.sub("g", text.casefold()))
+    text = _UNIT.sub("g", text.casefold())
+    parts = re.split(r"[^a-z0-9.]+", text)
     words = [word for word in parts if word and not _NOISE.fullmatch(word)]
     for number, word in enumerate(words):
         match = _MEMORY.fullmatch(word)
         if match:
             del words[number]
             return Gpu("".join(words), float(match[1]))
+
     memory = None
     if len(words) > 1 and _BARE_MEMORY.fullmatch(words[-1]):
         memory = float(words.pop())
@@ -319,10 +323,13 @@ def unknown_gpu(gpu_name: str, types: Iterable[InstanceType]) -> tuple[str, str 
     other memory sizes, the Neuron instance types, or the most similar name."""
     types = tuple(types)
     model = read_gpu(gpu_name).model
-    of_neuron = [item.name for item in types if model and model == item.neuron.casefold()]
+    of_neuron = []
+    for item in types:
+        if model and model == item.neuron.casefold():
+            of_neuron.append(f"`{item.name}`")
     if of_neuron:
-        names = " or ".join(f"`{name}`" for name in of_neuron)
-        return f"`{gpu_name}` is not a GPU", f"name the instance type: {names}"
+        hint = f"name the instance type: {' or '.join(of_neuron)}"
+        return f"`{gpu_name}` is not a GPU", hint
 
     message = f"no instance type has the GPU `{gpu_name}`"
     known = gpu_names(types)
@@ -331,7 +338,7 @@ def unknown_gpu(gpu_name: str, types: Iterable[InstanceType]) -> tuple[str, str 
         return message, f"use {' or '.join(siblings)}"
     models = {name.rpartition("-")[0] for name in known}
     near = did_you_mean(gpu_name, models.union(known))
-    if isinstance(near, ValidNames):
+    if isinstance(near, ValidNames):  # a list of all names; one of the models is shorter
         near = did_you_mean(gpu_name, models)
     return message, near
 

@@ -85,6 +85,7 @@ def changes_between(before: object, after: object, path: ValuePath = ()) -> Iter
         before = {}
     elif after is ABSENT and isinstance(before, Mapping) and before:
         after = {}
+
     if isinstance(before, Mapping) and isinstance(after, Mapping):
         for key in dict.fromkeys((*before, *after)):
             old = before.get(key, ABSENT)
@@ -100,18 +101,20 @@ def changes_between(before: object, after: object, path: ValuePath = ()) -> Iter
 def _between_lists(
     before: Sequence[object], after: Sequence[object], path: ValuePath
 ) -> Iterator[Change]:
+    """Align equal entries, then compare the rest in pairs. The path of an added entry has its
+    number in `after`, and that of any other its number in `before`."""
     old_texts = [json.dumps(item, sort_keys=True) for item in before]
     new_texts = [json.dumps(item, sort_keys=True) for item in after]
     matcher = SequenceMatcher(None, old_texts, new_texts, autojunk=False)
+    # Equal entries yield nothing, so the kind of a block, its first value, does not matter.
     for _, old_start, old_end, new_start, new_end in matcher.get_opcodes():
         old_numbers = range(old_start, old_end)
         new_numbers = range(new_start, new_end)
         for old, new in zip_longest(old_numbers, new_numbers):
-            if old is None:
-                yield from changes_between(ABSENT, after[new], (*path, new))
-            else:
-                value = ABSENT if new is None else after[new]
-                yield from changes_between(before[old], value, (*path, old))
+            old_value = ABSENT if old is None else before[old]
+            new_value = ABSENT if new is None else after[new]
+            number = new if old is None else old
+            yield from changes_between(old_value, new_value, (*path, number))
 
 
 Content = Callable[[str], bytes | None]
@@ -142,13 +145,16 @@ def file_changes(
 def _compare_file(
     path: str, old: bytes | None, new: bytes | None, names: tuple[str, str]
 ) -> FileChange:
+    """Return the change of a file with two contents, without a diff if one of them is None or is
+    not text."""
     old_lines = _lines(old)
     new_lines = _lines(new)
     if old_lines is None or new_lines is None:
         return FileChange(path, "changed")
+
     old_name, new_name = (f"{name}/{path}" for name in names)
     diff = tuple(unified_diff(old_lines, new_lines, old_name, new_name, lineterm=""))
-    signs = Counter(line[0] for line in diff[2:])
+    signs = Counter(line[0] for line in diff[2:])  # the first two lines name the files
     return FileChange(path, "changed", signs["+"], signs["-"], diff)
 
 
@@ -158,6 +164,7 @@ long to read."""
 
 
 def _lines(content: bytes | None) -> list[str] | None:
+    """Return the lines of a text; None if the content is unavailable, too large or binary."""
     if content is None or len(content) > _LARGEST:
         return None
     if b"\0" in content[:8192]:
@@ -166,6 +173,7 @@ def _lines(content: bytes | None) -> list[str] | None:
         text = content.decode("utf-8")
     except UnicodeDecodeError:
         return None
+
     *lines, last = text.split("\n")
     if last:
         lines.append(f"{last}\\ no line end")
@@ -188,7 +196,7 @@ def paths_that_differ(
             their_value = theirs.get(key, ABSENT_TEXT)
             our_value = ours.get(key, ABSENT_TEXT)
             yield from paths_that_differ(their_value, our_value, (*path, key))
-    elif not _same(theirs, ours):
+    elif not _is_same(theirs, ours):
         yield path, theirs, ours
 
 
@@ -204,14 +212,14 @@ def overrides_between(ours: Mapping[str, object], theirs: Mapping[str, object]) 
     return overrides
 
 
-def _same(one: object, other: object) -> bool:
+def _is_same(one: object, other: object) -> bool:
     """Return whether two JSON values are equal. `true` differs from 1."""
     if isinstance(one, list) and isinstance(other, list):
         if len(one) != len(other):
             return False
-        return all(map(_same, one, other))
+        return all(map(_is_same, one, other))
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         if one.keys() != other.keys():
             return False
-        return all(_same(value, other[key]) for key, value in one.items())
+        return all(_is_same(value, other[key]) for key, value in one.items())
     return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)

@@ -205,13 +205,16 @@ def _escape_match(match: re.Match[str]) -> str:
 
 
 def _in_json(match: re.Match[str]) -> str:
+    """Return a character as JSON escapes: two of them if it is above U+FFFF."""
     digits = match[0].encode("utf-16-be", "surrogatepass").hex()
     return re.sub("....", r"\\u\g<0>", digits)
 
 
 def _in_shell(match: re.Match[str]) -> str:
+    """Return a character as an escape that a shell reads in `$'...'`, and YAML in double quotes."""
     code = ord(match[0])
-    if 0xDC80 <= code <= 0xDCFF or code < 0x80:  # a byte
+    # The surrogates are bytes that are not UTF-8, as `os.fsdecode` returns them.
+    if 0xDC80 <= code <= 0xDCFF or code < 0x80:
         return f"\\x{code & 0xFF:02x}"
     if code < 0x10000:
         return f"\\u{code:04x}"
@@ -229,6 +232,7 @@ def width_of(text: str) -> int:
     combining marks."""
     if text.isascii():
         return len(text)
+
     import unicodedata
 
     width = 0
@@ -247,6 +251,7 @@ def wrap(text: str, width: int | None, *, indent: int = 0) -> list[str]:
     paragraphs = visible(text).split("\n")
     if width is None:
         return paragraphs
+
     lines: list[str] = []
     for paragraph in paragraphs:
         line = ""
@@ -273,7 +278,7 @@ def fill(words: Sequence[str], width: int | None, *, indent: int) -> list[str]:
     """Join the words of a shell command into lines that fit into `width` columns after an indent of
     `indent` columns, which the caller adds. Each line except the last ends in a backslash. An
     option stays on a line with its value."""
-    room = None if width is None else width - indent - 2
+    room = None if width is None else width - indent - 2  # for the backslash
     lines: list[str] = []
     for word in _with_values(words):
         longer = f"{lines[-1]} {word}" if lines else word
@@ -286,6 +291,7 @@ def fill(words: Sequence[str], width: int | None, *, indent: int) -> list[str]:
 
 
 def _with_values(words: Sequence[str]) -> list[str]:
+    """Return the words, each option joined with the value that follows it."""
     units: list[str] = []
     option = ""
     for word in words:
@@ -331,6 +337,7 @@ def layout(document: Document, width: int | None) -> list[Line]:
 
 
 def _flat(blocks: Iterable[Block]) -> Iterator[Block]:
+    """Yield the blocks, and in place of a section its title and its blocks."""
     for block in blocks:
         if isinstance(block, Section):
             yield Heading(block.title)
@@ -339,12 +346,15 @@ def _flat(blocks: Iterable[Block]) -> Iterator[Block]:
             yield block
 
 
+# Each function lays out one kind of block.
+
+
 def _pairs(block: Pairs, width: int | None) -> Iterator[Line]:
     labels = [on_one_line(label) for label, _ in block.rows]
     label_width = max(map(width_of, labels), default=0) + GAP
-    for label, (_, cell) in zip(labels, block.rows, strict=True):
+    for label, cell in block.rows:
         span = as_span(cell)
-        name = label
+        name = on_one_line(label)
         for line in wrap(span.text, width, indent=INDENT + label_width):
             yield [_INDENTED, Span(_pad(name, label_width), "dim"), Span(line, span.style)]
             name = ""
@@ -358,20 +368,24 @@ def _table(block: Table, width: int | None) -> Iterator[Line]:
         cells = [_one_line_cell(cell) for cell in row]
         widths = list(map(max, widths, [width_of(cell.text) for cell in cells]))
         rows.append(cells)
+
     if width is not None:
-        least_total = _total([*widths[:-1], min(widths[-1], 12)])
-        if block.is_cut and least_total > width:
+        least = 12 if block.is_cut else 24
+        shortened = min(widths[-1], least)
+        if block.is_cut and _total([*widths[:-1], shortened]) > width:
             headers.pop()
             widths.pop()
             rows = [row[:-1] for row in rows]
-        # The first column leaves 24 characters to the last one, or the width of its header if that
-        # is larger.
-        least = max(width_of(headers[-1]), 12 if block.is_cut else 24)
+
+        # The first column leaves the least width to the last one, or the width of its header if
+        # that is larger.
+        least = max(width_of(headers[-1]), least)
         others = widths[1:]
         if others:
             others[-1] = min(others[-1], least)
         room = width - _total([0, *others])
         widths[0] = min(widths[0], max(room, width_of(headers[0])))
+
     yield _row([Span(header, "dim") for header in headers], widths)
     for row in rows:
         yield from _fit_row(row, widths, width, is_cut=block.is_cut)
@@ -383,6 +397,7 @@ def _total(widths: Sequence[int]) -> int:
 
 
 def _one_line_cell(cell: Cell) -> Span:
+    """Return a cell with its line breaks as spaces, and all else that is invisible escaped."""
     text, style = as_span(cell)
     return Span(on_one_line(text.replace("\n", " ")), style)
 
@@ -399,6 +414,7 @@ def _fit_row(
     if not others:
         yield [key]
         return
+
     *between, (text, style) = others
     indent = _total(widths[:-1]) + GAP
     if not is_cut:
@@ -409,12 +425,14 @@ def _fit_row(
         if width is not None and indent + width_of(text) > width:
             room = max(0, width - indent - 3)
             first = text[:room].rstrip(" ,;(") + "..."
+
     yield _row([key, *between, Span(first, style)], widths)
     for line in more:
         yield [Span(" " * indent), Span(line, style)]
 
 
 def _row(cells: Sequence[Span], widths: Sequence[int]) -> Line:
+    """Return a line of cells, all but the last padded to the width of their columns."""
     *others, last = cells
     line = []
     for cell, size in zip(others, widths, strict=False):
@@ -422,8 +440,8 @@ def _row(cells: Sequence[Span], widths: Sequence[int]) -> Line:
     return [*line, last]
 
 
-# before the first line of a command, and before the others
 _PROMPTS = (Span("$ ", "dim"), Span("    ", "dim"))
+"""What stands before the first line of a command, and before the others."""
 
 
 def _command(block: CommandLine, width: int | None) -> Iterator[Line]:
@@ -457,6 +475,7 @@ def _lines(lines: Iterable[str]) -> Iterator[Line]:
 
 
 def _label_lines(label: str, text: str, style: Style, width: int | None) -> Iterator[Line]:
+    """Yield the lines of a text after its label. They are aligned below the first one."""
     indent = len(label)
     start = Span(label, style)
     for line in wrap(text, width, indent=indent):
@@ -525,10 +544,13 @@ def _folded(lines: Iterable[Line], width: int) -> Iterator[Line]:
         lead = last.text.removesuffix(item)
         indent = sum(width_of(span.text) for span in before) + len(lead)
         room = max(width - indent, 20)  # a name can be longer than a line
+
         pieces = [item]
         is_command = before and before[-1] in _PROMPTS
         if not is_command and "`" not in last.text:
+            # A piece ends after `/` or `,`, or where it fills the room.
             pieces = re.findall(rf"[^/,]{{0,{room - 1}}}[/,]+|[^/,]{{1,{room}}}", item)
+
         parts = [lead]
         for piece in pieces:
             longer = parts[-1] + piece
@@ -537,18 +559,21 @@ def _folded(lines: Iterable[Line], width: int) -> Iterator[Line]:
                 parts.append(piece)
             else:
                 parts[-1] = longer
+
         yield [*before, Span(parts[0], last.style)]
         for part in parts[1:]:
             yield [Span(" " * indent), Span(part, last.style)]
 
 
 def paint(text: str, style: Style) -> str:
+    """Return the text in the terminal colour of a style."""
     if not style or not text:
         return text
     return f"\x1b[{_SGR[style]}m{text}{_RESET}"
 
 
 def _trim(line: Line) -> Line:
+    """Return a line without the white space at its end."""
     spans = list(line)
     while spans:
         text, style = spans.pop()

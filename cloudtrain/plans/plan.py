@@ -299,6 +299,7 @@ class Plan(Printable):
         old = re.compile(rf"{re.escape(self.run_name)}(?![0-9])")
 
         def change(text: str) -> str:
+            # Most texts do not hold the name, and looking for it is faster than the expression.
             return old.sub(name, text) if self.run_name in text else text
 
         def rename_process(process: Process) -> Process:
@@ -310,6 +311,7 @@ class Plan(Printable):
             values["processes"] = self.processes.mapped(rename_process)
         else:
             values["processes"] = tuple(map(rename_process, self.processes))
+
         return replace(self, **values)
 
     def to_dict(self) -> dict[str, Any]:
@@ -318,6 +320,7 @@ class Plan(Printable):
         findings = []
         for finding in self.findings:
             findings.append({**finding._asdict(), "level": finding.level.value})
+
         content = {
             "target": self.target,
             "run_name": self.run_name,
@@ -352,15 +355,18 @@ class Plan(Printable):
         summary = [*self.summary]
         if self.settings:
             summary.append(("settings", "\n".join(self.settings)))
+
         blocks: list[Block] = [Heading(f"{self.run_name} on {self.target}"), Pairs(summary)]
         others = [finding for finding in self.findings if finding.level is not Level.ERROR]
         blocks += [finding.notice() for finding in (*self.errors, *others)]
         blocks += [Notice("notice", note) for note in self.notes]
+
         if self.trials:
             total = self.trials[0].total
             blocks.append(Heading(f"The first {len(self.trials)} of {total} trials"))
             trials = [(str(trial.number), trial.run, trial.values) for trial in self.trials]
             blocks.append(Table(("TRIAL", "RUN", "VALUES"), trials))
+
         if whole:
             if self.uploads:
                 blocks.append(Heading("Uploads"))
@@ -425,19 +431,17 @@ class Plan(Printable):
         """Return the job as YAML for the service's command line."""
         return str(self._export("to_yaml")())
 
-    def _exports(self) -> Any:
-        exports = part(find_usable(self.target), PlanExports)
-        return None if exports is None else exports.of(self)
-
     def _export(self, method: str) -> Any:
         """Return a method of the target's exports, or refuse with the names of the targets that
         have it (CT904)."""
-        export = getattr(self._exports(), method, None)
+        exports = part(find_usable(self.target), PlanExports)
+        own = None if exports is None else exports.of(self)
+        export = getattr(own, method, None)
         if export is not None:
             return export
-        names = [
-            name for name, exports in all_parts(PlanExports).items() if hasattr(exports, method)
-        ]
+
+        by_target = all_parts(PlanExports)
+        names = [name for name, other in by_target.items() if hasattr(other, method)]
         calls = " or ".join(f'`ct.plan(job, "{name}").{method}()`' for name in names)
         message = f"a plan for `{self.target}` has no `{method}`"
         raise UsageError(message, hint=f"write {calls}" if calls else None, code="CT904")
@@ -474,6 +478,7 @@ def map_texts(value: Any, change: Callable[[str], str]) -> Any:
         return {map_texts(key, change): map_texts(inner, change) for key, inner in value.items()}
     if not isinstance(value, (list, tuple)):
         return value
+
     items = [map_texts(inner, change) for inner in value]
     if isinstance(value, list):
         return items
@@ -481,6 +486,7 @@ def map_texts(value: Any, change: Callable[[str], str]) -> Any:
 
 
 def _without_none(upload: Upload) -> dict[str, object]:
+    """Return an upload as JSON data, without the fields that it does not use."""
     return {name: value for name, value in upload._asdict().items() if value is not None}
 
 
@@ -496,6 +502,7 @@ def canonical_json(value: Any) -> str:
 
 
 def _upload_row(upload: Upload) -> tuple[str, str]:
+    """Return label and value for a row of `Pairs`."""
     files = "file" if upload.file_count == 1 else "files"
     amount = f"{upload.file_count:,} {files}, {format_size(upload.size)}"
     if upload.source is not None:
@@ -512,13 +519,15 @@ def _process_blocks(processes: Sequence[Process]) -> Iterator[Heading | Text | C
     for group in groups:
         if group.role != "rank":
             envs += [process.env for process in group.examples]
-    # a single process is shown with its own variables
+
+    # A single process is shown with its own variables.
     shared = common_variables(envs) if len(envs) > 1 else {}
     for group in groups:
         for item in _shown(group):
             if isinstance(item, str):
                 yield Text(item)
                 continue
+
             env = dict(group.env if group.role == "rank" else item.env)
             for key in shared:
                 env.pop(key, None)
@@ -542,9 +551,12 @@ def _shown(group: Alike) -> Iterator[Process | str]:
         instances: list[int] = []
         for instance, number in group.spread:
             instances += [instance] * number
+
         between = instances[2:-1]
-        whole = ": `--format json` has them all" if group.count <= TOLD_APART else ""
-        yield f"{len(between):,} more like these, {_places(between)}{whole}"
+        where = _places(between)
+        if group.count <= TOLD_APART:
+            where += ": `--format json` has them all"
+        yield f"{len(between):,} more like these, {where}"
         yield group.last
 
 
@@ -553,6 +565,7 @@ _WORTH_SHOWING = 8
 
 
 def _title(group: Alike, process: Process) -> str:
+    """Return the heading of a process; of ranks, that of the whole group."""
     if process.rank is None:
         return f"{group.role} on instance {process.instance}"
     if group.role == "rank" and group.count > 1:
@@ -562,7 +575,8 @@ def _title(group: Alike, process: Process) -> str:
 
 
 def _places(numbers: Sequence[int]) -> str:
-    # SageMaker sorts algo-10 before algo-2
+    """Return a text such as `on instances 2 to 7`."""
+    # SageMaker sorts algo-10 before algo-2, so the numbers are not in order.
     first = min(numbers)
     last = max(numbers)
     if first == last:

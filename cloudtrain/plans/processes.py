@@ -56,8 +56,8 @@ class Alike:
     def listed(cls, processes: Sequence[Process]) -> Alike:
         """Return the group that consists of the given processes."""
         spread = []
-        for instance, same in groupby(process.instance for process in processes):
-            spread.append((instance, len(list(same))))
+        for instance, members in groupby(process.instance for process in processes):
+            spread.append((instance, len(list(members))))
         return cls(processes[0].role, tuple(spread), processes.__getitem__, uniform=False)
 
     @cached_property
@@ -105,12 +105,12 @@ class Processes(Sequence[Process]):
         if isinstance(processes, Processes):
             return processes
 
-        def kind(process: Process) -> tuple[object, ...]:
+        def group_key(process: Process) -> tuple[object, ...]:
             argv = process.argv if process.role == "rank" else ()
             return process.role, process.rank is None, argv
 
         groups = []
-        for _, group in groupby(processes, kind):
+        for _, group in groupby(processes, group_key):
             groups.append(Alike.listed(tuple(group)))
         return cls(groups)
 
@@ -144,6 +144,7 @@ class Processes(Sequence[Process]):
 
     @staticmethod
     def _count(groups: Iterable[Alike]) -> Counter[int]:
+        """Return the number of the groups' processes on each instance."""
         counts: Counter[int] = Counter()
         for group in groups:
             for instance, number in group.spread:
@@ -180,7 +181,7 @@ class Processes(Sequence[Process]):
             return False
         return len(self) == len(other) and all(map(eq, self, other))
 
-    # as of a list, because what makes them can hold anything
+    # Unhashable like a list, because `Alike.make` may hold anything.
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
@@ -188,6 +189,8 @@ class Processes(Sequence[Process]):
 
 
 def common_variables(envs: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    """Return the variables that have the same value in all of `envs`, of which there is at least
+    one."""
     first, *others = envs
     common = {}
     for key, value in first.items():
@@ -224,27 +227,32 @@ def processes_data(processes: Iterable[Process]) -> list[dict[str, object]]:
 
 
 def _entries(group: Alike) -> Iterator[dict[str, object]]:
+    """Yield the entries of a group, as `processes_data` describes them."""
     if group.count <= LISTED:
         for process in group:
             yield {**vars(process), "argv": list(process.argv)}
         return
+
     argv = group.first.argv
     begins = _beginnings(group)
     same_argv = all(process.argv == argv for process in group.examples)
     numbers: Iterable[int] = range(group.count)
     if group.count > TOLD_APART:
         numbers = (0, 1, group.count - 1)
+
     entry: dict[str, object] = {"role": group.role, "count": group.count}
     if same_argv:
         entry["argv"] = list(argv)
     entry["env"] = group.env
     if begins:
         entry["env_begins"] = begins
-    entry["each"] = [_own(group.make(number), group.env, begins, same_argv) for number in numbers]
+    entry["each"] = [
+        _differences(group.make(number), group.env, begins, same_argv) for number in numbers
+    ]
     yield entry
 
 
-def _own(
+def _differences(
     process: Process, shared: Mapping[str, str], begins: Mapping[str, str], same_argv: bool
 ) -> dict[str, object]:
     """Return the values in which a process differs from its group: without the group's common
@@ -268,7 +276,7 @@ def _beginnings(group: Alike) -> dict[str, str]:
     An example is TF_CONFIG, which lists all hosts before the task."""
     begins = {}
     for name in sorted(group.first.env.keys() - group.env.keys()):
-        # of texts, not of paths
+        # commonprefix compares letters and not the parts of paths, as it should here.
         texts = [process.env.get(name, "") for process in group.examples]
         begin = commonprefix(texts)  # noqa: RUF071
         if len(begin) > _LONG:

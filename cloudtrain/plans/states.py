@@ -10,7 +10,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from cloudtrain.errors import UsageError
-from cloudtrain.runtime.metrics import PREFIX, parse_metrics
+from cloudtrain.runtime.metrics import parse_metrics
 
 if TYPE_CHECKING:
     from cloudtrain.job.sweep import Objective
@@ -92,6 +92,7 @@ class _Brief:
 
 
 def _brief(name: str, value: Any) -> str:
+    """Return the repr of a field's value; of transitions, only the phases."""
     if isinstance(value, RunState):
         return str(value)
     if name in ("started", "ended", "created"):
@@ -192,15 +193,13 @@ class LogLine:
     @property
     def is_metrics(self) -> bool:
         """Whether the line is a `[metrics]` line, which holds only values."""
-        return PREFIX in self.text and parse_metrics(self.text) is not None
+        return parse_metrics(self.text) is not None
 
     @property
     def metrics(self) -> dict[str, float] | None:
         """The values of a `[metrics]` line. For any other line, this is `values`, which may be
         None."""
-        values = None
-        if PREFIX in self.text:
-            values = parse_metrics(self.text)
+        values = parse_metrics(self.text)
         return self.values if values is None else values
 
 
@@ -209,6 +208,8 @@ class Metrics:
     matches, only the lowest rank counts."""
 
     def __init__(self) -> None:
+        # The lowest rank that has printed each metric: False and its number, or for a launcher True
+        # and the number of its instance.
         self._rank_of: dict[str, tuple[bool, int]] = {}
 
     def of(self, line: LogLine) -> dict[str, float] | None:
@@ -217,10 +218,14 @@ class Metrics:
         found = line.values
         if found is None or line.is_metrics:
             return line.metrics
-        rank = (True, line.instance) if line.rank is None else (False, line.rank)
+
+        rank = (True, line.instance)
+        if line.rank is not None:
+            rank = (False, line.rank)
         names = found.keys() - PLACES
         for name in names:
             self._rank_of[name] = min(rank, self._rank_of.get(name, rank))
+
         of_others = {name for name in names if self._rank_of[name] != rank}
         if names and names == of_others:
             return None
@@ -229,6 +234,7 @@ class Metrics:
     def every(self, lines: Iterable[LogLine]) -> list[dict[str, float]]:
         """Return the values of all lines. If several ranks print a metric, only the values of the
         lowest rank are kept, even if that rank starts to print later."""
+        # The second pass knows the lowest rank of each metric from the first.
         measured = [line for line in lines if self.of(line)]
         return [values for values in map(self.of, measured) if values]
 

@@ -61,10 +61,11 @@ def run_document(
         "progress": progress_text(status),
         "metrics": metrics_text(status.metrics),
     }
-    rows = _known(before)
+    rows = _present(before)
     rows.append(("reference", ref))
     rows += (more or {}).items()
-    rows += _known(after)
+    rows += _present(after)
+
     blocks: list[Block] = [Heading(name), Pairs(rows)]
     if status.transitions:
         phases = [_phase(item) for item in status.transitions]
@@ -74,7 +75,8 @@ def run_document(
     return Document(blocks)
 
 
-def _known(facts: Mapping[str, Cell | None]) -> list[tuple[str, Cell]]:
+def _present(facts: Mapping[str, Cell | None]) -> list[tuple[str, Cell]]:
+    """Return the facts without those that are empty."""
     return [(label, text) for label, text in facts.items() if text]
 
 
@@ -103,6 +105,7 @@ def cost_text(status: RunStatus) -> str:
 
 
 def _phase(item: Transition) -> tuple[Cell, ...]:
+    """Return a row of the table of phases."""
     took = ""
     if item.ended is not None:
         took = format_duration(max(0.0, item.ended - item.started))
@@ -133,6 +136,7 @@ def progress_text(status: RunStatus) -> str:
 
 
 _EXIT = re.compile(r"^[^:]*\bexit code \d+: ")
+"""The beginning of a reason that names the rank that failed, and its exit code."""
 
 
 def news_text(status: RunStatus) -> str:
@@ -162,11 +166,8 @@ def best_words(metrics: Mapping[str, float]) -> str:
 
 
 def _values(metrics: Mapping[str, float], *, without: Collection[str]) -> list[str]:
-    values = []
-    for name, value in metrics.items():
-        if name not in without:
-            values.append(f"{name} {number(value)}")
-    return values
+    """Return texts such as `loss 0.25`, without the metrics of the names `without`."""
+    return [f"{name} {number(value)}" for name, value in metrics.items() if name not in without]
 
 
 OF_A_SWEEP = ("trials", "ended", "running", "best_trial")
@@ -192,4 +193,5 @@ def number(value: float) -> str:
 
 
 def _moment(seconds: float) -> str:
+    """Return a time since the epoch as local date and time."""
     return time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(seconds))

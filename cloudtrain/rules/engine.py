@@ -336,6 +336,7 @@ class Rule(NamedTuple):
     def _documentation(self) -> str:
         if self.check is None:
             return inspect.cleandoc(self.text)
+
         text = inspect.getdoc(self.check)
         assert text, f"the rule {self.code} has no text"
         return text
@@ -406,7 +407,12 @@ def level_of(code: str) -> Level:
     return registered[code].level
 
 
-_PORTABLE = ("cloudtrain.rules.job", "cloudtrain.rules.scripts", "cloudtrain.rules.values")
+def finding_of(code: str, message: str, hint: str | None, path: ValuePath = ()) -> Finding:
+    """Return a finding with the severity that is declared for its code."""
+    return Finding(code, level_of(code), message, hint, path)
+
+
+_PORTABLE_MODULES = ("cloudtrain.rules.job", "cloudtrain.rules.scripts", "cloudtrain.rules.values")
 
 
 def load_rules(target: CheckedTarget, *, online: bool = False) -> None:
@@ -417,12 +423,14 @@ def load_rules(target: CheckedTarget, *, online: bool = False) -> None:
         TargetUnavailable: a module of another package cannot be imported, or its rules have wrong
             codes.
     """
-    for module in _PORTABLE:
+    for module in _PORTABLE_MODULES:
         import_module(module)
+
     old_codes = set(registered)
     abilities = ["rules", "training_rules"]
     if online:
         abilities.append("online")
+
     try:
         for ability in abilities:
             for module in target.parts.get(ability, "").split():
@@ -434,6 +442,8 @@ def load_rules(target: CheckedTarget, *, online: bool = False) -> None:
         package = package_of_target(target.name)
         if package == OWN_PACKAGE:
             raise
+
+        # The rules that were registered before the error must not apply to other jobs.
         for code in registered.keys() - old_codes:
             del registered[code]
         reason = f"{type(error).__name__}: {error}"
@@ -460,12 +470,14 @@ def rule_named(code: str) -> Rule:
     name = code.upper()
     if name in registered:
         return registered[name]
+
     from cloudtrain.job.codes import error_codes
 
     if name in error_codes():
         message = f"`{name}` is an error code, and errors cannot be ignored"
         hint = f"`cloudtrain explain {name}` explains how to correct it"
         raise UsageError(message, hint=hint)
+
     near = did_you_mean(name, registered) if len(code) > 3 else None
     hint = near if isinstance(near, NearName) else "`cloudtrain explain` lists all codes"
     raise UsageError(f"the rule `{shortened(code)}` does not exist", hint=hint)
@@ -482,24 +494,27 @@ def check_plan(
         UsageError: `ignore` names a rule that does not exist, or one about the budget.
     """
     ignored = {rule_named(code) for code in ignore}
-    for each in ignored:
-        if each.check in money_checks:
-            message = f"`{each.code}` keeps your budget, so it cannot be ignored"
+    for unwanted in ignored:
+        if unwanted.check in money_checks:
+            message = f"`{unwanted.code}` keeps your budget, so it cannot be ignored"
             hint = (
                 "shorten `max_runtime`, use smaller instances, or raise `max_cost` in "
                 "`cloudtrain.toml`"
             )
             raise UsageError(message, hint=hint)
+
     target = subject.target
     load_rules(target)
     prefixes = (PORTABLE,) if portable else (PORTABLE, target.prefix)
     skipped: list[str | None] = []
     if subject.processing is not None:
         skipped += target.parts.get("training_rules", "").split()
+
     findings: list[Finding] = []
-    for code, each in sorted(registered.items()):
-        if code.startswith(prefixes) and each.module not in skipped and each not in ignored:
-            findings += each.findings(subject)
+    for code, known in sorted(registered.items()):
+        if code.startswith(prefixes) and known.module not in skipped and known not in ignored:
+            findings += known.findings(subject)
+
     order = list(Level)
     findings.sort(key=lambda finding: (order.index(finding.level), finding.code))
     return tuple(findings)
@@ -616,23 +631,26 @@ def as_written(
     the same launcher, return `source` with the request's number of processes, otherwise `actual`.
     If `options` is given, it replaces the options for mpirun."""
     result = actual
-    if isinstance(source, _KIN[actual.type]) and _same_launch(source, actual):
+    if isinstance(source, _KIN[actual.type]) and _starts_alike(source, actual):
         if isinstance(source, TensorFlow):
-            is_unsaid = isinstance(actual, TensorFlow) and actual.workers is None
-            if is_unsaid or source == actual:
+            has_no_count = isinstance(actual, TensorFlow) and actual.workers is None
+            if has_no_count or source == actual:
                 result = source
         else:
             result = source
             count = getattr(actual, "processes_per_instance", None)
             if count:
                 result = source.model_copy(update={"processes_per_instance": count})
+
     field = "mpi_options" if isinstance(result, SMDDP | SMP) else "options"
     if isinstance(options, str) and field in type(result).model_fields:
         return result.model_copy(update={field: options})
     return result
 
 
-def _same_launch(source: Distribution, actual: Distribution) -> bool:
+def _starts_alike(source: Distribution, actual: Distribution) -> bool:
+    """Return whether two distributions of one kind in `_KIN` also agree in the field that chooses
+    the launcher or the strategy."""
     if isinstance(source, DeepSpeed):
         return (source.launch == "mpi") is isinstance(actual, MPI)
     if isinstance(source, SMDDP) and isinstance(actual, SMDDP):

@@ -28,6 +28,7 @@ _AFTER = {"K80": "T4", "M60": "A10", "P40": "A100", "P100": "A100", "V100": "A10
 v3, NVadsA10 v5, NC A100 v4)."""
 
 _FABRICS = {"efa": "EFA", "infiniband": "InfiniBand", "": "RDMA"}
+"""The names of fast networks, by the word in a table of instance types."""
 
 
 def fabric(entry: InstanceType) -> str:
@@ -47,24 +48,21 @@ def one_for_all(entry: InstanceType, count: int) -> InstanceType | None:
     """Return an offered type of which one instance has as many GPUs as `count` instances of
     `entry`, preferably with at least the same GPU memory; None if there is none."""
 
-    def has_all(row: InstanceType) -> bool:
+    def fits(row: InstanceType) -> bool:
         if entry.gpus == 0 or _model(row) != _model(entry):
             return False
         return row.gpus >= entry.gpus * count
 
-    def has_memory_too(row: InstanceType) -> bool:
-        return has_all(row) and _holds_as_much(row, entry)
-
-    return _best(entry, has_memory_too, has_all)
+    return _best(entry, fits, lambda row: not _holds_as_much(row, entry))
 
 
 def has_rdma_somewhere(entry: InstanceType) -> bool:
     """Return whether the target offers a type with the GPU model of `entry` and a fast network."""
-    return _best(entry, lambda row: _is_fast_twin(row, entry)) is not None
 
+    def fits(row: InstanceType) -> bool:
+        return row.interconnect == "rdma" and _model(row) == _model(entry)
 
-def _is_fast_twin(row: InstanceType, entry: InstanceType) -> bool:
-    return row.interconnect == "rdma" and _model(row) == _model(entry)
+    return _best(entry, fits) is not None
 
 
 def with_rdma(entry: InstanceType) -> str | None:
@@ -72,17 +70,16 @@ def with_rdma(entry: InstanceType) -> str | None:
     preference: a type with the GPU model of `entry` and at least its GPU memory; one with its GPU
     model; one with at least its GPU memory."""
 
-    def is_twin(row: InstanceType) -> bool:
-        return _is_fast_twin(row, entry)
+    def fits(row: InstanceType) -> bool:
+        if row.interconnect != "rdma":
+            return False
+        is_no_less = row.gpus > 0 and _holds_as_much(row, entry)
+        return is_no_less or _model(row) == _model(entry)
 
-    def is_no_less(row: InstanceType) -> bool:
-        is_fast = row.interconnect == "rdma" and row.gpus > 0
-        return is_fast and _holds_as_much(row, entry)
+    def lack(row: InstanceType) -> tuple[bool, bool]:
+        return _model(row) != _model(entry), not _holds_as_much(row, entry)
 
-    def is_both(row: InstanceType) -> bool:
-        return is_twin(row) and is_no_less(row)
-
-    better = _best(entry, is_both, is_twin, is_no_less)
+    better = _best(entry, fits, lack)
     return f"use `{better.name}` ({describe(better)})" if better else None
 
 
@@ -106,24 +103,23 @@ def successor(entry: InstanceType) -> str | None:
     return f"use for example `{best.name}` ({describe(best)})" if best else None
 
 
-def _best(entry: InstanceType, *wishes: Callable[[InstanceType], bool]) -> InstanceType | None:
-    """Return the cheapest offered type of the target of `entry` that fulfils the first of the
-    wishes that any type fulfils; None if there is none. Types without a price come last. Slices of
+def _best(
+    entry: InstanceType,
+    fits: Callable[[InstanceType], bool],
+    lack: Callable[[InstanceType], object] = lambda _: None,
+) -> InstanceType | None:
+    """Return the cheapest offered type of the target of `entry` that fits; None if there is none.
+    Types with a smaller `lack` come before cheaper ones, and types without a price last. Slices of
     GPUs and Arm machines are never returned."""
 
     def rank(row: InstanceType) -> tuple[object, ...]:
-        return row.price or inf, row.gpus, row.vcpus, row.name
+        return lack(row), row.price or inf, row.gpus, row.vcpus, row.name
 
-    offered = []
-    for row in instance_types(entry.target):
+    rows = []
+    for row in filter(fits, instance_types(entry.target)):
         if not last_day(row) and not row.gpu_slice and row.architecture == "x86_64":
-            offered.append(row)
-    for fits in wishes:
-        rows = filter(fits, offered)
-        best = min(rows, key=rank, default=None)
-        if best is not None:
-            return best
-    return None
+            rows.append(row)
+    return min(rows, key=rank, default=None)
 
 
 def _model(row: InstanceType) -> tuple[str, str]:
@@ -159,28 +155,36 @@ def counterpart(name: str, target: str) -> str | None:
         entry = instance_named(other, name) or instance_named(other, table.prefix + name)
         if other == target or entry is None:
             continue
+
         theirs = f"`{name}` is {find_target(other).title}'s name"
-        same = _same_gpus(entry, target)
-        if same is not None:
-            return f"write `{same.name}`, which has {same.hardware} too; {theirs}"
+        equal = _type_with_same_gpus(entry, target)
+        if equal is not None:
+            return f"write `{equal.name}`, which has {equal.hardware} too; {theirs}"
         title = find_target(target).title
         return f"{theirs}; `cloudtrain instances --target {target}` lists those of {title}"
     return None
 
 
-def _same_gpus(entry: InstanceType, target: str) -> InstanceType | None:
+def _type_with_same_gpus(entry: InstanceType, target: str) -> InstanceType | None:
+    """Return the type on `target` that cloudtrain chooses for the GPUs of `entry`, and its fast
+    network if it has one; None if there is none."""
     if not entry.gpu:
         return None
+
+    network: Literal["rdma"] | None = None
+    if entry.interconnect == "rdma":
+        network = "rdma"
     try:
-        fast: Literal["rdma"] | None = None
-        if entry.interconnect == "rdma":
-            fast = "rdma"
-        return choose(target, gpu=entry.gpu, gpus_per_instance=entry.gpus, interconnect=fast)
+        return choose(target, gpu=entry.gpu, gpus_per_instance=entry.gpus, interconnect=network)
     except JobError:
         return None
 
 
 # The locations that a job reads and writes, as normalized addresses that can be compared.
+
+
+_PARTS_OF_ROOTS = {"file": 1, "storage": 3}
+"""Number of parts in the address of a root, by its scheme; 2 for others."""
 
 
 class DataPlace(NamedTuple):
@@ -210,7 +214,7 @@ class DataPlace(NamedTuple):
     @property
     def is_root(self) -> bool:
         """Whether the location is a whole bucket, datastore, container or file system."""
-        return len(self.parts) <= {"file": 1, "storage": 3}.get(self.parts[0], 2)
+        return len(self.parts) <= _PARTS_OF_ROOTS.get(self.parts[0], 2)
 
     @property
     def folder(self) -> str:
@@ -239,6 +243,7 @@ def declared_places(job: TrainingJob, target: str, *, outputs: bool = True) -> I
             rows.append(("output", name, output, ("outputs", name)))
     if job.checkpoint is not None:
         rows.append(("checkpoint", "checkpoint", job.checkpoint, ("checkpoint",)))
+
     for kind, name, addresses, path in rows:
         address = addresses.of(target)
         if address is not None:
@@ -254,7 +259,8 @@ def split_uri(uri: str) -> tuple[str, ...]:
 
 def split_path(path: str) -> tuple[str, ...]:
     """Return the parts of a path on this machine, with links resolved."""
-    return ("file", *pathlib.Path(os.path.realpath(path)).parts[1:])
+    real = pathlib.Path(os.path.realpath(path))
+    return ("file", *real.parts[1:])
 
 
 # Names of torch's distributed training, each with the PyTorch version that introduced it.
@@ -292,6 +298,7 @@ def too_new(source: str, version: Version) -> Iterator[tuple[str, Version]]:
         tree = parse_python(source)
     except SyntaxError:
         return
+
     for module, name in sorted(set(_imports(tree))):
         first = FIRST_VERSION.get((module, name), (0, 0))
         if first > version:
@@ -303,6 +310,8 @@ def uses_pipelining(source: str) -> bool:
 
 
 def _imports(tree: ast.AST) -> Iterator[tuple[str, str]]:
+    """Yield module and name of every absolute import, the name empty for a module. An imported name
+    may be a module, so it is also yielded as one."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:

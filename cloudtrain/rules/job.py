@@ -83,11 +83,12 @@ def variable_name(subject: Subject) -> Iterator[Fault]:
     A name consists of letters, digits and underscores, and does not start with a digit. This is
     SageMaker's pattern, and shells can export only such names.
     """
-    for name, _, path in variables(subject):
+    for variable in variables(subject):
+        name = variable.name
         if not _VARIABLE_NAME.fullmatch(name):
             better = re.sub(r"[^A-Za-z0-9_]", "_", name).lstrip("0123456789") or "NAME"
             message = f"`{name}` is not a valid name for an environment variable"
-            yield Fault(message, InPlace(f"write `{better}`"), path)
+            yield Fault(message, InPlace(f"write `{better}`"), variable.path)
 
 
 @rule("CT204", Level.ERROR)
@@ -120,7 +121,7 @@ def metric_pattern(subject: Subject) -> Iterator[Fault]:
     for name, pattern in subject.reading.metrics.items():
         try:
             with warnings.catch_warnings():
-                # `[[` may have another meaning in future versions of Python
+                # Python warns that `[[` may get another meaning.
                 warnings.simplefilter("ignore")
                 groups = re.compile(pattern).groups
         except re.error as error:
@@ -146,7 +147,7 @@ def torch_too_old(subject: Subject) -> Iterator[Fault]:
     version = _torch_of(subject)
     if version is None or version >= NEWEST or not subject.target.facts.is_paid:
         return
-    here = _dotted(version)
+    current = _dotted(version)
     pipelined = False
     for entry in subject.tree.user_files:
         if not entry.path.endswith(".py"):
@@ -154,14 +155,17 @@ def torch_too_old(subject: Subject) -> Iterator[Fault]:
         source = subject.tree.read_text(entry.path) or ""
         pipelined = pipelined or uses_pipelining(source)
         for name, first in too_new(source, version):
-            needs = f"needs PyTorch {_dotted(first)} or newer, not {here}"
+            needs = f"needs PyTorch {_dotted(first)} or newer, not {current}"
             hint = f'set `environment.version` to "{_dotted(first)}" or newer'
             message = f"`{entry.path}` imports `{name}`, which {needs}"
             yield Fault(message, hint, ("environment", "version"))
+
     schedule = str(subject.job.hyperparameters.get("schedule", ""))
     since = SCHEDULES.get(schedule, (0, 0))
     if pipelined and since > version:
-        message = f"the schedule `{schedule}` needs PyTorch {_dotted(since)} or newer, not {here}"
+        message = (
+            f"the schedule `{schedule}` needs PyTorch {_dotted(since)} or newer, not {current}"
+        )
         hint = (
             f'set `environment.version` to "{_dotted(since)}" or newer, or use the schedule `1f1b`'
         )
@@ -200,6 +204,8 @@ def unknown_hyperparameter(subject: Subject) -> Iterator[Fault]:
     options = _options_of(subject)
     if options is None:
         return
+
+    # After `--`, words are no options; and `-1` is a number.
     words = [*takewhile("--".__ne__, job.arguments)]
     typed = [word.partition("=")[0] for word in words if re.match("-[^0-9.]", word)]
     names: dict[str, object] = {}
@@ -207,6 +213,7 @@ def unknown_hyperparameter(subject: Subject) -> Iterator[Fault]:
         if word.startswith("--"):
             names[word[2:]] = None
     names |= job.hyperparameters
+
     candidates = []
     for name in sorted(options.names - {"help"}):
         if not name.startswith("no-") and len(name) > 1:
@@ -259,23 +266,29 @@ def field_without_effect(subject: Subject) -> Iterator[Fault]:
     section = reading.service + OVERRIDES
     if not reading.overrides or not reading.request:
         return
+
+    # `Reading` itself, unlike a target's own class, reads the values of the job.
     values = _values(reading)
-    without = Reading(reading.target, subject.job, reading.account, subject.plan)
-    for path, value in _values(without).items():
+    of_job = Reading(reading.target, subject.job, reading.account, subject.plan)
+    for path, value in _values(of_job).items():
+        if path == ("spot", "max_wait") and ("spot",) not in values:
+            continue  # the fault of `spot` says it
+
         actual = values.get(path)
         place = reading.locate(path)
-        # without overrides, too, a request may have a longer address
+
+        # A target may make an address longer without any override, so only an override that
+        # contains the actual address counts.
         if path[0] in ("inputs", "checkpoint"):
             key = _override_with(reading, actual)
             if key is None:
                 place = path
             elif place == path:
                 place = (section, key)
+
         is_same = actual == value
-        if value in ("true", "false"):  # as another tool's
+        if value in ("true", "false"):  # another tool may write a bool for it
             is_same = str(actual).lower() == value
-        if path == ("spot", "max_wait") and ("spot",) not in values:
-            continue  # told by `spot`
         if place != path and not is_same:
             message = f"`{dotted(path)}` has no effect, because `{section}` sets another value"
             yield Fault(message, removal(place), place)
@@ -302,6 +315,7 @@ def _values(reading: Reading) -> dict[tuple[str | int, ...], object]:
         single["checkpoint", reading.target] = reading.checkpoint.of(reading.target)
     if "instance_count" in reading.resources.model_fields_set:
         single["resources", "instance_count"] = reading.resources.instance_count
+
     values = {path: value for path, value in single.items() if value is not None}
     for name, text in reading.variables.items():
         values["environment", "variables", name] = text
@@ -392,12 +406,13 @@ def instances_without_distribution(subject: Subject) -> Iterator[Fault]:
     job = subject.job
     reading = subject.reading
     count = instance_count(subject)
-    # the image's own program, as an algorithm
+    # Without a script, the image's own program runs, such as a built-in algorithm.
     has_script = job.entry_point is not None or job.command is not None
     if subject.processing is not None or reading.distribution.type != "none":
         return
     if count < 2 or not has_script:
         return
+
     message = f"each of the {count} instances would run the whole script alone"
     if job.distribution.type != "none":
         place = (reading.service + OVERRIDES, reading.distribution_key)

@@ -73,7 +73,7 @@ def no_limit(subject: Subject, ends_it: str) -> Iterator[Fault]:
         cost = f": {_dollars(price, 3600)} an hour, {cost_text(price, run)}"
     if is_dear:
         message = f"nothing ends the job before {ends_it} of {format_duration(run)}{cost}"
-        yield Fault(message, InPlace("add for example `max_runtime: 4h`"), _limit(subject))
+        yield Fault(message, InPlace("add for example `max_runtime: 4h`"), _limit_path(subject))
 
 
 @about_money
@@ -90,11 +90,13 @@ def over_budget(subject: Subject) -> Iterator[Fault]:
         return
     if price.over(run) <= budget:
         return
+
     cost = f"the job can cost {cost_text(price, run)} in {format_duration(run)}"
     message = f"{cost}, and `max_cost` is ${budget:,.2f}"
     file = getattr(subject.settings, "budget_file", None)
     if file:
         message += f" in `{file}`"
+
     affordable = int(budget / price.hourly * 3600)
     hint = "use fewer or smaller instances, or raise `max_cost`"
     if affordable >= _SHORTEST:
@@ -102,7 +104,7 @@ def over_budget(subject: Subject) -> Iterator[Fault]:
     if machines != subject.reading.machines:
         message += "; a price that the project's `instances.toml` lowers does not count"
         hint += ", or write the price into the `instances.toml` beside your own `cloudtrain.toml`"
-    yield Fault(message, hint, _limit(subject))
+    yield Fault(message, hint, _limit_path(subject))
 
 
 @about_money
@@ -121,7 +123,9 @@ def budget_without_price(subject: Subject) -> Iterator[Fault]:
     if price is not None and (price.exact or price.over(run or 0) > budget):
         return
     unchecked = "is not known, so `max_cost` cannot be checked"
-    for name, group in {group.instance_type: group for group in machines.groups}.items():
+
+    by_type = {group.instance_type: group for group in machines.groups}
+    for name, group in by_type.items():
         if not name:
             hint = "name the type with `instance_type` under `resources`, on a cluster too"
             yield Fault(f"the instance type of the job {unchecked}", hint)
@@ -150,10 +154,11 @@ def _for_budget(subject: Subject) -> Machines:
 
 
 def _rate(instance: InstanceType) -> float:
+    """Return the dollars per hour that a budget counts; 0 if no price is known."""
     return (instance.machine_price if instance.price is None else instance.price) or 0.0
 
 
-def _limit(subject: Subject) -> ValuePath:
+def _limit_path(subject: Subject) -> ValuePath:
     """Return the path of `max_runtime` if the job or its overrides set a time limit, otherwise an
     empty path."""
     if subject.job.max_runtime or subject.reading.max_runtime:
@@ -167,6 +172,7 @@ def cost_text(price: Price, seconds: int) -> str:
 
 
 def _dollars(price: Price, seconds: int) -> str:
+    """Return the cost as text: `$1,234.56`, or `more than $1,234.56` if the price is not exact."""
     dollars = f"${price.over(seconds):,.2f}"
     return dollars if price.exact else f"more than {dollars}"
 
@@ -187,11 +193,13 @@ def type_is_not_as_described(subject: Subject) -> Iterator[Fault]:
         entry = group.known
         if entry is None:
             continue
+
         if gpus is not None and gpus != entry.gpus:
             actual = plural(entry.gpus, "GPU") if entry.gpus else "no GPUs"
             message = f"`{entry.name}` has {actual}, not {gpus}"
             hint = f"set `gpus_per_instance` to {entry.gpus}, or name another type"
             yield Fault(message, hint, ("resources", "gpus_per_instance"))
+
         if resources.interconnect == "rdma" and entry.interconnect != "rdma":
             what = f"no {fabric(entry)}"
             if entry.fabric:
@@ -240,11 +248,12 @@ def instead(subject: Subject, entry: InstanceType, code: str) -> str:
     instance count, a hint to use a single instance also says to remove that override. The hint says
     how to accept Ethernet as well: with `--ignore` and the rule's `code`."""
     accept = f"or accept Ethernet with `--ignore {code}`"
-    whole = one_for_all(entry, subject.reading.machines.spanned_count)
-    if whole is None:
+    single = one_for_all(entry, subject.reading.machines.spanned_count)
+    if single is None:
         better = with_rdma(entry) or f"use a type with {fabric(entry)}"
         return f"{better}, {accept}"
-    hint = f"use one `{whole.name}` ({describe(whole)}), which needs no network, {accept}"
+
+    hint = f"use one `{single.name}` ({describe(single)}), which needs no network, {accept}"
     field = ("resources", "instance_count")
     path = subject.reading.locate(field)
     return hint if path == field else f"{removal(path)}, and {hint}"
@@ -280,16 +289,17 @@ def fewer_processes_than_gpus(subject: Subject) -> Iterator[Fault]:
     distribution = subject.reading.distribution
     if subject.processing is not None or subject.job.resources.gpus_per_instance:
         return  # CT502 compares the two numbers in the job
-    # a script for TensorFlow takes all GPUs, and a launcher starts more processes
+    # One process of TensorFlow uses all GPUs, and a launcher starts processes itself.
     is_tensorflow = distribution.type == "none" and subject.reading.framework == "tensorflow"
     if is_tensorflow or distribution.type == "tensorflow":
         return
     if getattr(distribution, "launch", None) == "launcher":
         return
+
     for group, count in _ranks_by_group(subject):
         if count < group.accelerators:
-            hint, path = _more(subject, group.accelerators)
-            yield Fault(_has(group, count), hint, path)
+            hint, path = _hint_for_more(subject, group.accelerators)
+            yield Fault(_counts_text(group, count), hint, path)
 
 
 def more_processes_than_gpus(subject: Subject) -> Iterator[Fault]:
@@ -328,6 +338,7 @@ def mpi_with_one_process(subject: Subject) -> Iterator[Fault]:
         processes = group.known.devices
     if processes != 1:
         return
+
     where = f"one `{group.instance_type}`" if group.instance_type else "one instance"
     hint = "set `distribution.processes_per_instance` to 2 or more, or use more instances"
     if group.accelerators:
@@ -337,6 +348,8 @@ def mpi_with_one_process(subject: Subject) -> Iterator[Fault]:
 
 
 def _too_many(subject: Subject) -> Iterator[Fault]:
+    """Yield a fault for each instance group with fewer GPUs than the processes that the job
+    requests."""
     processes = _requested_processes(subject)
     if processes is None or subject.job.resources.gpus_per_instance:
         return  # CT503 compares the two numbers in the job
@@ -344,7 +357,7 @@ def _too_many(subject: Subject) -> Iterator[Fault]:
         most = group.accelerators
         if most and processes > most:
             hint = f"set `distribution.processes_per_instance` to {most}, or leave it out"
-            yield Fault(_has(group, processes), hint, _COUNT)
+            yield Fault(_counts_text(group, processes), hint, _COUNT)
 
 
 def _ranks_by_group(subject: Subject) -> Iterator[tuple[MachineGroup, int]]:
@@ -356,7 +369,7 @@ def _ranks_by_group(subject: Subject) -> Iterator[tuple[MachineGroup, int]]:
     started = processes.started
     machines = subject.reading.machines
     is_alone = subject.reading.distribution.type == "none"
-    first = 0
+    first = 0  # the number of the group's first machine
     for group in machines.groups:
         count = ranks[first] or min(started[first], 1)
         if count and (is_alone or group in machines.spanned):
@@ -366,7 +379,7 @@ def _ranks_by_group(subject: Subject) -> Iterator[tuple[MachineGroup, int]]:
         first += group.count
 
 
-def _more(subject: Subject, accelerators: int) -> tuple[str, ValuePath]:
+def _hint_for_more(subject: Subject, accelerators: int) -> tuple[str, ValuePath]:
     """Return the hint to start more processes, up to `accelerators` per instance, and the path of
     the value to change. The path is in the overrides if they set the number of processes, otherwise
     in the job."""
@@ -381,6 +394,7 @@ def _more(subject: Subject, accelerators: int) -> tuple[str, ValuePath]:
                 "use an instance type with fewer of them, or join several processes in the script"
             )
         return hint, ("distribution",)
+
     key = reading.distribution_key
     if _requested_processes(subject) is None and is_written(reading.overrides, key):
         path = (reading.service + OVERRIDES, key)
@@ -389,10 +403,13 @@ def _more(subject: Subject, accelerators: int) -> tuple[str, ValuePath]:
 
 
 def _requested_processes(subject: Subject) -> int | None:
+    """Return the number of processes per instance that the job or its overrides set; None without
+    one."""
     processes: int | None = getattr(subject.reading.distribution, "processes_per_instance", None)
     return processes
 
 
-def _has(group: MachineGroup, processes: int) -> str:
+def _counts_text(group: MachineGroup, processes: int) -> str:
+    """Return a text such as ``8 processes on `ml.p4d.24xlarge`, which has 4 GPUs``."""
     what = plural(group.accelerators, "GPU" if group.gpus else "Neuron core")
     return f"{plural(processes, 'process')} on `{group.instance_type}`, which has {what}"

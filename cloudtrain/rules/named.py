@@ -43,17 +43,18 @@ def device_of(name: str) -> Device | None:
 Kind = TypeVar("Kind", bound=str)
 
 
-def _only(name: str, words: Mapping[Kind, re.Pattern[str]]) -> Kind | None:
+def _only(name: str, patterns: Mapping[Kind, re.Pattern[str]]) -> Kind | None:
     """Return the only kind that a word of an image's repository or tag means; None if there is
     none, or several. The registry is ignored, because users choose its name."""
     first, slash, rest = name.partition("/")
     is_host = "." in first or ":" in first or first == "localhost"
     if slash and is_host:
         name = rest
-    said = re.split(r"[^a-z0-9]+", name.casefold())
+
+    words = re.split(r"[^a-z0-9]+", name.casefold())
     kinds = []
-    for kind, pattern in words.items():
-        if any(map(pattern.fullmatch, said)):
+    for kind, pattern in patterns.items():
+        if any(map(pattern.fullmatch, words)):
             kinds.append(kind)
     return kinds[0] if len(kinds) == 1 else None
 
@@ -110,8 +111,9 @@ def variables(subject: Subject) -> Iterator[Variable]:
     of the corresponding field of the job."""
     for name, value in subject.reading.variables.items():
         if name == SECRETS and subject.job.environment.secrets:
-            continue  # cloudtrain's own variables
+            continue  # set by cloudtrain, for `environment.secrets`
         yield Variable(name, value, ("environment", "variables", name))
+
     distribution = subject.reading.distribution
     for field in ("options", "mpi_options"):
         for name, value in exported_variables(getattr(distribution, field, "")):

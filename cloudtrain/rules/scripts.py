@@ -102,12 +102,13 @@ def folder_is_missing(subject: Subject) -> Iterator[Fault]:
     FileNotFoundError. The rule reads `open`, `torch.save`, `joblib.dump`, `np.save`, `savefig` and
     `to_csv` with relative paths that are constants, and is silent where the script makes folders.
     """
-    told = set(find_target(subject.reading.service).facts.saved_folders)
+    # The folders that the service saves need no report, and no other needs a second one.
+    done = set(find_target(subject.reading.service).facts.saved_folders)
     for file, line, folder in subject.syntax.written:
         is_there = any(entry.path.startswith(f"{folder}/") for entry in subject.tree.entries)
-        if is_there or folder in told:
+        if is_there or folder in done:
             continue
-        told.add(folder)
+        done.add(folder)
         where = f"`{folder}`, a folder that the run does not have"
         message = f"line {line} of `{file}` writes into {where}"
         hint = f"add `os.makedirs({folder!r}, exist_ok=True)` before it"
@@ -128,7 +129,7 @@ def model_is_lost(subject: Subject) -> Iterator[Fault]:
     if not facts.is_paid:
         return
     words = given_options(subject)
-    told: set[str] = set()
+    reported: set[str] = set()
     for save in subject.syntax.saves:
         path = save.path
         hint = _SAVE_IN_MODEL
@@ -139,14 +140,17 @@ def model_is_lost(subject: Subject) -> Iterator[Fault]:
             hint = f"pass `--{save.option} '${{{{outputs.model}}}}'`"
             if save.option in words:
                 place = ("hyperparameters", save.option)
+
         path = posixpath.normpath(path)
-        if "://" in path or "${" in path or path in told:
+        if "://" in path or "${" in path or path in reported:
             continue
+
         is_kept = path.partition("/")[0] in facts.saved_folders
         may_be_mount = path.startswith("/") and not path.startswith(_SCRATCH_FOLDERS)
         if is_kept or may_be_mount:
             continue
-        told.add(path)
+
+        reported.add(path)
         where = f"`{path}`, and the service keeps only the job's outputs"
         message = f"line {save.line} of `{save.file}` saves to {where}"
         yield Fault(message, hint, place)
@@ -190,18 +194,21 @@ def package_is_missing(subject: Subject) -> Iterator[Fault]:
     image = describe(subject.job, subject.settings, subject.account).packages
     if image is None:
         return
+
     packages = {*image, *listed}
     known = {*sys.stdlib_module_names, *_WITHOUT_PACKAGE}
     for entry in subject.tree.entries:
         parts = entry.path.split("/")
         known.update(part.removesuffix(".py") for part in parts)
+
     for name, (path, line) in script.needs.items():
         package = _PACKAGES.get(name, name.lower().replace("_", "-"))
         stem = package.removeprefix("python-").removesuffix("-python")
         if name in known or name.startswith("_"):
             continue
-        if any(stem in each for each in packages):
+        if any(stem in installed for installed in packages):
             continue
+
         imports = f"line {line} of `{path}` imports `{name}`"
         message = f"{imports}, which neither the image nor the requirements have"
         hint = f"add `{package}` to the requirements of the job"
@@ -213,12 +220,14 @@ def _required(subject: Subject) -> list[str] | None:
     file = subject.job.environment.requirements
     text = ""
     if file is not None:
+        # A file that cannot be read counts as a line without a hash.
         text = subject.tree.read_text(os.path.normpath(file)) or "?"
+
     packages = []
-    for line in text.replace("\\\n", " ").splitlines():
+    for line in text.replace("\\\n", " ").splitlines():  # a backslash continues a line
         if not line.strip() or line[0] in "#-":
             continue
-        if "--hash=" not in line:
+        if "--hash=" not in line:  # pip then installs what this package needs as well
             return None
         name = re.split(r"[\s=@\[]", line.lower(), maxsplit=1)[0]
         packages.append(name.replace("_", "-"))
@@ -262,18 +271,23 @@ def path_of_this_machine(subject: Subject) -> Iterator[Fault]:
 
 
 def _options_with_paths(subject: Subject) -> Iterator[Fault]:
+    """Yield the options whose values are paths of this machine: those outside the source folder,
+    and on a paid target absolute ones."""
     is_paid = find_target(subject.reading.service).facts.is_paid
     for name, value in {**subject.syntax.defaults, **given_options(subject)}.items():
         path = value.rstrip("/") if isinstance(value, str) else ""
         is_outside = path == ".." or path.startswith("../")
         if is_paid and path.startswith(("/", "~/")) and not path.startswith(_EVERYWHERE):
             is_outside = path != "/tmp"
-        here = _exists_here(subject, path) if is_outside and "\0" not in path else None
-        if here is None:
+        if not is_outside or "\0" in path:
             continue
+        existing = _exists_here(subject, path)
+        if existing is None:
+            continue
+
         key = re.sub(r"\W", "_", name)
         new = f"${{{{inputs.{key}}}}}"
-        data = quote(f"inputs.{key}.{subject.target.name}={here}")
+        data = quote(f"inputs.{key}.{subject.target.name}={existing}")
         words = f"--set {data}"
         place: ValuePath = ("hyperparameters", name)
         if name in subject.reading.parameters:
@@ -287,17 +301,19 @@ def _options_with_paths(subject: Subject) -> Iterator[Fault]:
 
 
 def _constants_with_paths(subject: Subject) -> Iterator[Fault]:
-    told: set[str] = set()
+    """Yield the constants of the script that are paths of this machine, each path once."""
+    seen: set[str] = set()
     for file, line, path in subject.syntax.outside:
-        here = None if path in told else _exists_here(subject, path)
-        told.add(path)
-        if here is None:
+        existing = None if path in seen else _exists_here(subject, path)
+        seen.add(path)
+        if existing is None:
             continue
+
         what = "a path of this machine, which the run does not have"
         message = f"line {line} of `{file}` names `{path}`, {what}"
         script = quote(subject.script or "")
         link = f"command: ln -sfn ${{{{inputs.data}}}} {quote(path)} && python {script}"
-        data = f"inputs: {{data: {{{subject.target.name}: {quote(here)}}}}}"
+        data = f"inputs: {{data: {{{subject.target.name}: {quote(existing)}}}}}"
         hint = f"name it as an input: `{data}`, `{link}`, `entry_point: null`"
         yield Fault(message, hint, ("entry_point",))
 
@@ -306,8 +322,9 @@ def _exists_here(subject: Subject, path: str) -> str | None:
     """Return the absolute path, if there is a file or folder. Relative paths start at the source
     folder."""
     place = os.path.join(subject.tree.root, os.path.expanduser(path))
-    here = os.path.normpath(place)
-    return here if os.path.exists(here) else None
+    normal = os.path.normpath(place)
+    return normal if os.path.exists(normal) else None
 
 
 _EVERYWHERE = ("/opt/", "/usr/", "/dev/", "/proc/", "/etc/", "/bin/", "/var/")
+"""Folders that every machine has, so a path in them may be one of the cloud's."""

@@ -102,18 +102,23 @@ def possible_secret(subject: Subject) -> Iterator[Fault]:
 
 
 def _secret_faults(subject: Subject, words: str, *, certain: bool) -> Iterator[Fault]:
+    """Yield a fault for each secret in the job's values, the certain ones or the possible ones.
+    `words` begin the predicate of its message: `holds a secret`."""
     reason = "and the request shows it to everyone who may read the job"
     for secret in secret_values(subject.job):
         if secret.certain is certain:
             message = f"`{secret.path[-1]}` {words} ({secret.rule}), {reason}"
-            yield Fault(message, _hint(subject, secret.path), secret.path)
+            yield Fault(message, _secret_hint(subject, secret.path), secret.path)
 
 
-def _hint(subject: Subject, path: ValuePath) -> str:
+def _secret_hint(subject: Subject, path: ValuePath) -> str:
+    """Return how to keep a secret out of the value at `path`: with the first kind of secret that
+    the target can look up."""
     more = "`cloudtrain explain CT305` explains why"
     places = subject.target.facts.secrets
     if not places:
         return f"remove it, and let the script read it itself; {more}"
+
     name = "NAME"
     if path[:2] == ("environment", "variables"):
         name = str(path[-1])
@@ -162,6 +167,7 @@ def secret_texts(values: Sequence[tuple[ValuePath, str]]) -> list[str]:
 
 
 def _is_hidden(secret: SecretValue) -> bool:
+    """Return whether a plan shows `***` in place of the secret."""
     return secret.certain or _is_random(secret.value)
 
 
@@ -177,6 +183,7 @@ def _values(job: TrainingJob) -> Iterator[tuple[ValuePath, str]]:
     overrides = [name + OVERRIDES for name in target_names()]
     for field in ("hyperparameters", "tags", *overrides):
         yield from texts_in(getattr(job, field), (field,))
+
     variables = dict(job.environment.variables)
     variables.pop(VARIABLE, None)
     yield from texts_in(variables, ("environment", "variables"))
@@ -185,24 +192,28 @@ def _values(job: TrainingJob) -> Iterator[tuple[ValuePath, str]]:
 
 
 def _by_rules(values: Sequence[tuple[ValuePath, str]]) -> Iterator[SecretValue]:
+    """Yield the secrets that the rules for files find, each with the whole word around it. All
+    values are searched together, a line each."""
     lines = [_encoded(f'{_last_name(path)}="{value}"\n') for path, value in values]
     content = b"".join(lines)
     spans = suspects(content, _AS_FILE)
     if not spans:
         return
+
     from cloudtrain.code.secrets import matches
 
+    # Each match becomes a value and offsets in it.
     starts = list(accumulate(map(len, lines), initial=0))
     for match in matches(content, spans, _AS_FILE):
         number = bisect_right(starts, match.start) - 1
         path, value = values[number]
         value_start = starts[number] + len(_encoded(f'{_last_name(path)}="'))
-        begin = match.start - value_start
+        start = match.start - value_start
         end = match.end - value_start
-        text = _encoded(value)[max(begin, 0) : end].decode("utf-8", "replace")
-        if begin >= 0 and text:
-            whole = value if "\n" in value else _whole_word(value, text)
-            yield SecretValue(path, match.rule.id, match.rule.certain, whole)
+        text = _encoded(value)[max(start, 0) : end].decode("utf-8", "replace")
+        if start >= 0 and text:  # otherwise the match is in the name
+            secret = value if "\n" in value else _whole_word(value, text)
+            yield SecretValue(path, match.rule.id, match.rule.certain, secret)
 
 
 def _encoded(text: str) -> bytes:
@@ -210,6 +221,7 @@ def _encoded(text: str) -> bytes:
 
 
 def _last_name(path: ValuePath) -> str:
+    """Return the last key in a path. Numbers of list items do not name a value."""
     return next(str(part) for part in reversed(path) if isinstance(part, str))
 
 
@@ -218,6 +230,7 @@ def _whole_word(value: str, secret: str) -> str:
     start = value.find(secret)
     if start < 0:
         return value
+
     end = start + len(secret)
     before: list[str] = re.findall(r"[\w+/.~-]*\Z", value[:start])
     behind: list[str] = re.findall(r"\A[\w+/.~=-]*", value[end:])
@@ -238,11 +251,12 @@ def _by_name(values: Sequence[tuple[ValuePath, str]]) -> Iterator[SecretValue]:
 
 
 def _options(path: ValuePath, command: str) -> Iterator[SecretValue]:
+    """Yield the secrets in the options of a command, which is the value at `path`."""
     for option in re.finditer(_OPTION, command):
         name = option["name"].lower()
         value = option["value"]
         is_random = _is_random(value)
-        if not is_random and name == "key":
+        if not is_random and name == "key":  # as in `--sort-key column`
             continue
         if not re.match(_NO_SECRET, value):
             yield SecretValue(path, f"the option for a {name}", is_random, value)
@@ -380,18 +394,17 @@ def name_that_cannot_be_sent(subject: Subject) -> Iterable[Fault]:
         what = refuse(entry.path)
         if what is not None:
             faults.append((entry.path, what))
+
     if faults:
         path, what = faults[0]
         others = _more_files(len(faults) - 1)
-        shown = _cut(escape_path(path))
+        shown = _shortened_path(escape_path(path))
         message = f"`{subject.plan.target}` does not support `{shown}`, {what}{others}"
-        hint = (
-            f"rename it, or add the line `{_cut(ignore_line(path))}` to `{IGNORE_FILE}` in "
-            "`source_dir`"
-        )
+        line = _shortened_path(ignore_line(path))
+        hint = f"rename it, or add the line `{line}` to `{IGNORE_FILE}` in `source_dir`"
         details = []
         for path, what in faults[:_MOST_PLACES]:
-            details.append(f"{_cut(escape_path(path))}: {what}")
+            details.append(f"{_shortened_path(escape_path(path))}: {what}")
         yield Fault(message, hint, ("source_dir",), tuple(details))
 
 
@@ -421,14 +434,17 @@ def bundled_secrets(tree: Tree, *, certain: bool) -> Iterator[Fault]:
                 places.append((entry.path, place, secret.rule))
     if not places:
         return
+
     details = [f"{place}: {what}" for _, place, what in places[:_MOST_PLACES]]
     if len(places) > _MOST_PLACES:
         details.append(f"and {len(places) - _MOST_PLACES} more")
+
     path, place, what = places[0]
     contains = "contains" if certain else "may contain"
     files = {path for path, _, _ in places}
     others = _more_files(len(files) - 1)
     message = f"the bundle {contains} a secret ({what}): `{place}`{others}"
+
     accept = "write `gitleaks:allow` into a comment in that line"
     if any(what.endswith(_BY_NAME) for _, _, what in places):
         accept = "accept it with `--ignore CT304`"
@@ -440,6 +456,7 @@ def bundled_secrets(tree: Tree, *, certain: bool) -> Iterator[Fault]:
 
 
 def _more_files(count: int) -> str:
+    """Return the end of a list of files: `, and 3 more files`; empty for 0."""
     if count == 1:
         return ", and 1 more file"
     return f", and {count} more files" if count else ""
@@ -460,21 +477,22 @@ def refuse_archive_path(path: str) -> str | None:
     return None
 
 
-def _cut(name: str) -> str:
+def _shortened_path(name: str) -> str:
+    """Return a path with its middle left out, if it is long."""
     if len(name) <= 200:
         return name
     return f"{name[:120]}...{name[-60:]}"
 
 
 def _credentials(source: str) -> Iterator[Fault]:
+    """Yield a fault for the files of local data whose names are those of credentials files."""
     try:
         files = read_data(source).files
     except UnreadableData:
         return  # the file has just disappeared; the upload reports it
     credentials = credentials_in([file.path for file in files])
-    lines = []
-    for path, what in credentials.items():
-        lines.append(f"{escape_path(path)}: {what}")
+    lines = [f"{escape_path(path)}: {what}" for path, what in credentials.items()]
+
     if lines:
         message = f"the data in `{source}` contains a credentials file ({lines[0]})"
         if len(lines) > 1:
@@ -486,15 +504,19 @@ def _credentials(source: str) -> Iterator[Fault]:
 def _missing(
     subject: Subject, file: str, path: tuple[str, ...], *, suffixes: tuple[str, ...]
 ) -> Iterator[Fault]:
+    """Yield a fault if a file is not in the bundle. `path` is that of the job's field with its
+    name. The hint suggests only files with one of the suffixes."""
     files = [entry.path for entry in subject.tree.entries]
     name = normpath(file)
     if name in files:
         return
+
     for item in subject.tree.ignored:
         if name == item.path or name.startswith(f"{item.path}/"):
             message = f"`{file}` is excluded from the bundle by `{item.rule}`"
             yield Fault(message, f"add `!{name}` to `.cloudtrainignore`", path)
             return
+
     candidates = []
     for candidate in files:
         if candidate.endswith(suffixes) and not candidate.startswith("cloudtrain/"):
@@ -533,7 +555,7 @@ def image_reference(subject: Subject) -> Iterator[Fault]:
     """
     for reference, path in subject.reading.images:
         if not is_reference(reference):
-            better = _mend(reference)
+            better = _corrected_reference(reference)
             hint = "write it as `REGISTRY/REPOSITORY:TAG`"
             if better:
                 hint = InPlace(f"write `{better}`")
@@ -546,7 +568,7 @@ def is_reference(text: str) -> bool:
     return match is not None and len(match["name"]) <= _LONGEST_NAME
 
 
-def _mend(text: str) -> str | None:
+def _corrected_reference(text: str) -> str | None:
     """Return the text without scheme and spaces, and with the name in lower case; None if the
     result is still not an image address."""
     bare = _SCHEME.sub("", text.strip())
@@ -571,14 +593,15 @@ def places_overwrite(subject: Subject) -> Iterator[Fault]:
     data. An output inside another output causes the same problems.
     """
     for first, second in combinations(_valid_places(subject), 2):
-        both = first.is_written and second.is_written
+        both_written = first.is_written and second.is_written
         if not first.is_written and not second.is_written:
             continue
+
         if first.parts != second.parts:
             for outer, inner in ((first, second), (second, first)):
-                if both and outer.holds(inner):
+                if both_written and outer.holds(inner):
                     yield _own_folder(outer, inner)
-        elif both:
+        elif both_written:
             message = f"{first.name} and {second.name} are both written to `{second.address}`"
             hint = f"write `{first.folder}/{first.word}` and `{first.folder}/{second.word}`"
             yield Fault(message, hint, second.path or first.path)
@@ -613,11 +636,13 @@ def places_nested(subject: Subject) -> Iterator[Fault]:
 
 
 def _inside(inner: DataPlace, outer: DataPlace) -> str:
+    """Return the message for a location inside another."""
     verb = "written to" if inner.is_written else "read from"
     return f"{inner.name} is {verb} `{inner.address}`, inside of {outer.name}: `{outer.address}`"
 
 
 def _source_and_output(first: DataPlace, second: DataPlace) -> tuple[DataPlace, DataPlace]:
+    """Return two locations, of which one is written, with the one that is read first."""
     return (second, first) if first.is_written else (first, second)
 
 

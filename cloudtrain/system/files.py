@@ -38,27 +38,27 @@ def why_missing(path: str) -> str | None:
 def links_to(path: str) -> Iterator[str]:
     """Yield each link that the system follows to reach an absolute path, from the first to the
     last."""
-    here = os.sep
-    rest = path.split("/")[::-1]
+    reached = os.sep
+    rest = path.split("/")[::-1]  # the last part is the next
     for _ in range(10_000):  # two links can lead to each other
         if not rest:
             return
-        item = os.path.normpath(os.path.join(here, rest.pop()))
+        item = os.path.normpath(os.path.join(reached, rest.pop()))
         if not os.path.islink(item):
-            here = item
+            reached = item
             continue
+
         yield item
         target = os.readlink(item)
         rest += target.split("/")[::-1]
         if os.path.isabs(target):
-            here = os.sep
+            reached = os.sep
 
 
 def is_root(path: str) -> bool:
     """Return whether a path leads to the root of this machine's file system, whatever its
     spelling."""
     try:
-        # As `why_missing`.
         return os.path.samefile(path, os.sep)
     except (OSError, ValueError):
         return False
@@ -96,18 +96,22 @@ def require_trust(file: Path, status: os.stat_result) -> None:
     """
     if not hasattr(os, "getuid"):  # Windows has other permissions
         return
+
     trusted = set(_trusted_folders())
     for hop in _hops(file.absolute()):
         parent = hop.parent.resolve()
         if not trusted.isdisjoint((parent, *parent.parents)):
             continue
+
         folder = hop.parent.stat()
         itself = hop.lstat()
-        if problem := _problem(status, is_file=True):
+        problem = _problem(status, is_file=True)
+        if problem:
             raise _refusal(file, file, problem, status)
         if stat.S_ISLNK(itself.st_mode) and _is_of_another(itself):
             raise _refusal(file, hop, f"the link `{hop}` {_belongs(itself)}", itself)
-        if problem := _problem(folder, is_file=False):
+        problem = _problem(folder, is_file=False)
+        if problem:
             raise _refusal(file, hop.parent, f"its folder {problem}", folder)
 
 
@@ -127,7 +131,7 @@ def _problem(status: os.stat_result, *, is_file: bool) -> str | None:
     everybody`; None if they cannot."""
     if _is_of_another(status):
         return _belongs(status)
-    if not is_file and status.st_mode & stat.S_ISVTX:
+    if not is_file and status.st_mode & stat.S_ISVTX:  # others cannot replace your files there
         return None
     if status.st_mode & stat.S_IWOTH:
         return "may be written by everybody"
@@ -145,6 +149,8 @@ def _belongs(status: os.stat_result) -> str:
 
 
 def _refusal(file: Path, culprit: Path, problem: str, status: os.stat_result) -> SettingsError:
+    """Return the error about a settings file. `culprit` is the file, link or folder that has the
+    problem and the status."""
     folder = quote(str(file.absolute().parent))
     trust = f"`export {VARIABLE}={folder}` if you trust everyone who can write there"
     if status.st_uid == os.getuid():
@@ -157,6 +163,7 @@ def _refusal(file: Path, culprit: Path, problem: str, status: os.stat_result) ->
 
 
 def _trusted_folders() -> list[Path]:
+    """Return the folders that CLOUDTRAIN_TRUST names. Raises SettingsError for a relative path."""
     folders = []
     for part in os.environ.get(VARIABLE, "").split(os.pathsep):
         if not part:
@@ -171,6 +178,7 @@ def _trusted_folders() -> list[Path]:
 
 
 def _is_only_you(number: int) -> bool:
+    """Return whether you are the only member of a group."""
     import grp
     import pwd
 
@@ -179,6 +187,8 @@ def _is_only_you(number: int) -> bool:
         you = pwd.getpwuid(os.getuid())
     except KeyError:
         return False
+
+    # The group file does not list users whose primary group it is.
     members = set(group.gr_mem)
     for user in pwd.getpwall():
         if user.pw_gid == number:

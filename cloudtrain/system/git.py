@@ -48,7 +48,11 @@ _ENVIRONMENT = {
     "GIT_TERMINAL_PROMPT": "0",
     "LC_ALL": "C",
 }
+"""`_SAFE` and `_ENVIRONMENT` keep git from running programs that the repository names, from using
+the network, and from asking for a password."""
+
 _OF_THE_REPOSITORY = ("local\t", "worktree\t")
+"""How `git config --show-scope` begins the lines of settings that came with the repository."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +117,7 @@ class Differences:
         return self._difference
 
     def _ask(self) -> None:
+        """Set `_difference`, unless git fails or would run a filter."""
         with suppress(OSError, subprocess.SubprocessError):
             if self._has_filters():
                 return
@@ -124,6 +129,7 @@ class Differences:
             if not output:
                 self._difference = (False, None)
                 return
+
             options = (
                 "--binary",
                 "--full-index",
@@ -142,12 +148,14 @@ class Differences:
         status, output = self._output(
             "config", "--show-scope", "--name-only", "--get-regexp", pattern
         )
-        if status not in (0, 1):
+        if status not in (0, 1):  # 1 says that no setting matches
             return True
         lines = output.decode("utf-8", "replace").splitlines()
         return any(line.startswith(_OF_THE_REPOSITORY) for line in lines)
 
     def _output(self, *arguments: str) -> tuple[int, bytes]:
+        """Return the exit code of git and its output. Output of more than `_LONGEST` bytes is cut.
+        That may end git with an error, so it counts as a success."""
         with self._start(arguments) as git:
             assert git.stdout is not None, "it is a pipe"
             output = git.stdout.read(_LONGEST)
@@ -155,6 +163,7 @@ class Differences:
         return git.returncode if len(output) < _LONGEST else 0, output
 
     def _digest(self, *arguments: str) -> tuple[int, str | None]:
+        """Return the exit code of git and the hash of its output; None for an empty output."""
         digest = hashlib.sha256()
         is_empty = True
         with self._start(arguments) as git:
@@ -165,28 +174,26 @@ class Differences:
         return git.returncode, None if is_empty else digest.hexdigest()
 
     def _start(self, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
-        environ = {}
-        for name, value in os.environ.items():
-            if not name.startswith("GIT_"):
-                environ[name] = value
-        environ.update(_ENVIRONMENT)
+        """Start git in the folder of the code, in a session of its own, so that its children can be
+        killed with it."""
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
         self._process = subprocess.Popen(
             [*_SAFE, *arguments],
             cwd=self._folder,
-            env=environ,
+            env={**kept, **_ENVIRONMENT},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-        if self._end.is_set():
+        if self._end.is_set():  # `close` came before this process was known
             _kill(self._process)
         return self._process
 
 
-def _kill(running: subprocess.Popen[bytes]) -> None:
+def _kill(process: subprocess.Popen[bytes]) -> None:
     with suppress(OSError):
-        os.killpg(running.pid, signal.SIGKILL)
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _git_folder(folder: Path) -> tuple[Path, Path] | None:
@@ -197,6 +204,8 @@ def _git_folder(folder: Path) -> tuple[Path, Path] | None:
         git = place / ".git"
         if git.is_dir():
             return git, git
+
+        # In a worktree, `.git` is a file with the path of its folder.
         text = _read(git)
         if text is not None and text.startswith("gitdir:"):
             git = (place / text.removeprefix("gitdir:").strip()).resolve()
@@ -208,6 +217,8 @@ def _git_folder(folder: Path) -> tuple[Path, Path] | None:
 
 
 def _head(git: Path, common: Path) -> Commit | None:
+    """Return commit and branch of HEAD; None if HEAD is missing or not valid. The folders are those
+    of `_git_folder`."""
     text = (_read(git / "HEAD") or "").strip()
     branch = None
     for _ in range(_LINKS):
@@ -219,6 +230,7 @@ def _head(git: Path, common: Path) -> Commit | None:
             return None
         branch = name.removeprefix(_BRANCH)
         text = (_read(common / name) or _packed(common, name)).strip()
+
     commit = text if _COMMIT.fullmatch(text) else None
     if commit is None and branch is None:
         return None

@@ -65,10 +65,12 @@ class MetricPatterns:
         if self._patterns is None:
             signal.signal(signal.SIGVTALRM, self._interrupt)
             self._patterns = self._compile()
+
         line = line[:_LONGEST]
         values: dict[str, float] = {}
         for name, pattern in tuple(self._patterns.items()):
             began = time.thread_time()
+            # `_searching` makes a signal that arrives after the search harmless.
             try:
                 self._searching = True
                 signal.setitimer(signal.ITIMER_VIRTUAL, _LIMIT)
@@ -77,24 +79,27 @@ class MetricPatterns:
             except TooSlow:
                 self._drop(name, f"needs more than {_LIMIT:g} s for a line")
                 continue
+
             signal.setitimer(signal.ITIMER_VIRTUAL, 0)
             if time.thread_time() - began > _SLOW:
                 self._slow[name] += 1
                 if self._slow[name] > _MOST_SLOW:
                     self._drop(name, "is too slow for so many lines")
+
             value = _number(match)
             if value is not None:
                 values[name] = value
         return {**_place(line), **values} if values else None
 
     def _compile(self) -> dict[str, re.Pattern[str]]:
+        """Return the valid patterns, compiled, and complain about the others."""
         patterns: dict[str, re.Pattern[str]] = {}
         for name, text in self._texts.items():
             try:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
                     patterns[name] = re.compile(text)
-            # the rules report this before a submit
+            # Before a submit, the rule CT206 reports it as well.
             except (re.error, OverflowError, RecursionError) as error:
                 self.complaints.append(
                     f"cloudtrain: metric `{name}` is not read, because its pattern is not "
@@ -110,6 +115,7 @@ class MetricPatterns:
             raise TooSlow
 
     def _drop(self, name: str, why: str) -> None:
+        """Stop reading a metric, and complain. `why` completes the sentence about its pattern."""
         assert self._patterns is not None
         del self._patterns[name]
         self.complaints.append(
@@ -118,9 +124,10 @@ class MetricPatterns:
 
 
 def _number(match: re.Match[str] | None) -> float | None:
+    """Return the number in the first group of a match; None if there is none."""
     try:
         return None if match is None else float(match[1])
-    # no group, one that did not take part, or no number in it
+    # There is no group, it did not take part in the match, or it holds no number.
     except (IndexError, TypeError, ValueError):
         return None
 
@@ -133,6 +140,7 @@ def _place(line: str) -> dict[str, float]:
     epoch = _EPOCH.search(line)
     if epoch is None:
         return {} if step is None else {"step": float(step[1])}
+
     number = int(epoch[1])
     counted = step or _POSITION.search(line, epoch.end())
     position = number

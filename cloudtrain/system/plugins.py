@@ -55,6 +55,7 @@ def find_target(name: str) -> Any:
         TargetUnavailable: the target's package is broken, or collides with another package.
     """
     if name not in LOADED:
+        # An entry point loads the class of a target.
         entry = _entries()[name]
         target = entry.load()() if is_own(entry) else _load_plugin(entry)
         if isinstance(target, PluginFault):
@@ -122,6 +123,8 @@ def all_parts(kind: type[_Part]) -> dict[str, _Part]:
 
 @cache
 def _import(place: str) -> Any:
+    """Import and return the object at `MODULE:NAME`. Raises TargetUnavailable if that fails in
+    another package."""
     module, _, name = place.partition(":")
     try:
         return getattr(import_module(module), name)
@@ -177,11 +180,13 @@ def package_of(entry: EntryPoint) -> str:
 
 
 def package_of_target(name: str) -> str:
+    """Return the name of the package with a target; for an unknown target, cloudtrain."""
     entry = _entries().get(name)
     return OWN_PACKAGE if entry is None or is_own(entry) else package_of(entry)
 
 
 def top_module(entry: EntryPoint) -> str:
+    """Return the name of the outermost module of an entry point: `a` for `a.b:Target`."""
     return entry.value.partition(":")[0].partition(".")[0]
 
 
@@ -194,8 +199,8 @@ def _load_plugin(entry: EntryPoint) -> Any:
     entries = [other for other in declared() if other.name == name]
     packages = dict.fromkeys(map(package_of, entries))
     if len(packages) > 1:
-        both = " and ".join(f"`{other}`" for other in packages)
-        message = f"two packages have a target `{name}`: {both}"
+        names = " and ".join(f"`{other}`" for other in packages)
+        message = f"two packages have a target `{name}`: {names}"
         return PluginFault(name, message, f"uninstall one: `pip uninstall {package}`")
 
     find_target(DEFAULT_TARGET)  # a built-in target brings the check of the contract
@@ -205,6 +210,7 @@ def _load_plugin(entry: EntryPoint) -> Any:
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the other targets have to go on
         text = error.message if isinstance(error, CloudtrainError) else str(error)
         fault = not_loaded(entry, f"{type(error).__name__}: {text}")
+
     if fault is not None:
         hint = f"upgrade its package `{package}`, or uninstall it: `pip uninstall {package}`"
         return PluginFault(name, fault, hint)
@@ -229,6 +235,8 @@ def add_contract_check(check: _Check) -> None:
 
 
 def _find_fault(target: object, entry: EntryPoint) -> str | None:
+    """Return the message of the first check that refuses a target; None if cloudtrain can use
+    it."""
     for check in _contract_checks:
         message = check(target, entry)
         if message is not None:
@@ -248,10 +256,11 @@ def declared() -> tuple[EntryPoint, ...]:
 
 @cache
 def _entries() -> dict[str, EntryPoint]:
+    """Return the entry points by the names of their targets, without those that cannot be used."""
     entries: dict[str, EntryPoint] = {}
     for entry in declared():
         if is_own(entry) or usable_name(entry.name):
-            # another package can add names but cannot replace a built-in target
+            # The first one counts, so another package cannot replace a built-in target.
             entries.setdefault(entry.name, entry)
     return entries
 
@@ -272,7 +281,7 @@ def _find_entries() -> list[EntryPoint]:
         for name in names:
             if not name.endswith((".dist-info", ".egg-info")):
                 continue
-            # Hundreds of them, before every command.
+            # Without pathlib: there are hundreds of packages, and every command waits.
             place = os.path.join(folder or ".", name)
             try:
                 with open(os.path.join(place, "entry_points.txt"), "rb") as file:
@@ -302,6 +311,7 @@ def plugin_faults() -> Iterator[PluginFault]:
     for entry in declared():
         if is_own(entry):
             continue
+
         package = package_of(entry)
         used = _entries().get(entry.name)
         if used is not None and is_own(used):
@@ -315,6 +325,7 @@ def plugin_faults() -> Iterator[PluginFault]:
                 "that is no field of a job"
             )
             yield PluginFault(entry.name, message, hint)
+
     for name in target_names():
         try:
             find_target(name)
@@ -326,6 +337,8 @@ def plugin_of(error: BaseException) -> str | None:
     """Return the package with a target whose code raised `error`; None if the code is not in such a
     package."""
     packages = {top_module(entry): package_of(entry) for entry in declared() if not is_own(entry)}
+
+    # The innermost module of cloudtrain or of such a package decides.
     package = None
     step = error.__traceback__
     while step is not None:

@@ -37,6 +37,7 @@ def make_private_folder(path: str | os.PathLike[str]) -> None:
     while place and not os.path.isdir(place):
         missing.append(place)
         place = os.path.dirname(place)
+
     for folder in reversed(missing):
         try:
             os.mkdir(folder, 0o700)
@@ -78,6 +79,8 @@ def replace_private(path: str | os.PathLike[str], content: bytes, *, sync: bool 
 
 @contextmanager
 def _written_beside(path: str | os.PathLike[str], content: bytes, *, sync: bool) -> Iterator[str]:
+    """Yield the path of a private file beside `path` with the content. It is removed afterwards,
+    unless the caller has moved it."""
     temporary = f"{os.fspath(path)}.{os.getpid()}.{get_native_id()}"
     try:
         descriptor = open_private(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -115,12 +118,14 @@ def close_state_folder(path: str | os.PathLike[str], *, ours: Collection[str]) -
     require_own(path, status)
     if not status.st_mode & UMASK or not hasattr(os, "getuid"):
         return
+
     shared = status.st_mode & stat.S_ISVTX
     names = set(os.listdir(path))
     if shared or (names and names.isdisjoint(ours)):
         raise PermissionError(
             "other users can read the folder, and it has files that are not cloudtrain's"
         )
+
     try:
         os.chmod(path, stat.S_IMODE(status.st_mode) & ~UMASK)
     except OSError:  # a read-only file system, or one without modes

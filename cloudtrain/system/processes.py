@@ -55,6 +55,7 @@ def start_detached(
                     start_new_session=True,
                 )
         finally:
+            # Otherwise the read below would not end when the child has closed its copy.
             os.close(writer)
         has_answered = bool(ready.read(1))
         child.wait()
@@ -102,9 +103,10 @@ class ProcessLock:
                     return None
                 time.sleep(_PAUSE)
                 continue
+
             if _is_at(path, descriptor):
                 return cls(path, descriptor)
-            # the file was removed between the two calls, so no other process can find this lock
+            # The file was removed between the two calls, so no other process can find this lock.
             os.close(descriptor)
 
     def is_in_place(self) -> bool:
@@ -121,6 +123,7 @@ class ProcessLock:
 
 
 def _is_at(path: Path, descriptor: int) -> bool:
+    """Return whether the open file is the one at the path."""
     try:
         return os.path.samestat(path.stat(), os.fstat(descriptor))
     except FileNotFoundError:
@@ -195,6 +198,7 @@ def boot_id() -> str:
 # cloudtrain adds to it.
 
 _ADDED: set[str] = set()
+"""The names of the variables that cloudtrain has added to its own environment."""
 
 
 def without_pydantic_plugins() -> None:

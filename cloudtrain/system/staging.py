@@ -54,11 +54,12 @@ def safe_name(name: str, *, odd: bool = False) -> str:
             can show.
     """
     parts = _parts_of(name)
-    steps = name if odd else name.replace("\\", "/")
+    steps = name if odd else name.replace("\\", "/")  # as Windows reads it
     if steps.startswith("/") or ".." in steps.split("/"):
         raise Unsafe(name, "would be written outside of the folder")
     if not parts:
         raise Unsafe(name, "is not a valid file name")
+
     controls = "\0" if odd else _CONTROLS
     if any(letter in controls for letter in name):
         raise Unsafe(name, "has a control character in its name")
@@ -119,7 +120,7 @@ class Staging:
         os.mkdir(self._new)
         os.mkdir(self._old)
         self._lock = Lock()
-        self._names: dict[str, None] = {}
+        self._names: dict[str, None] = {}  # in the order in which they were added
         self._folders = {""}
         self._links: dict[str, str] = {}
 
@@ -230,6 +231,7 @@ class Staging:
         journal: list[tuple[str, str | None]] = []
         new_folders: list[str] = []
         existing_folders = {""}
+
         root = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             self._check_destinations(root)
@@ -244,15 +246,19 @@ class Staging:
         return [self.folder / name for name in self._names]
 
     def _take(self, name: str) -> None:
+        """Reserve a name for a file or link. Raises Unsafe if it is used already."""
         if name in self._names or name in self._folders:
             raise Unsafe(name, "stands where another file does")
         self._names[name] = None
 
     def _make_folders(self, name: str) -> None:
+        """Make the folders above a name in the scratch folder. Raises Unsafe if one of them cannot
+        be a folder."""
         folder = name.rpartition("/")[0]
         if folder in self._folders:
             return
         self._make_folders(folder)
+
         try:
             os.mkdir(f"{self._new}/{folder}")
         except (FileExistsError, NotADirectoryError):
@@ -272,10 +278,12 @@ class Staging:
                 place = "/".join(parts[:depth])
                 if place in folders:
                     continue
+
                 try:
                     mode = os.stat(place, dir_fd=root, follow_symlinks=False).st_mode
                 except FileNotFoundError:
-                    break
+                    break  # nothing is below it either
+
                 if depth == len(parts):
                     if stat.S_ISDIR(mode):
                         raise Unsafe(name, "cannot be written, because a folder has this name")
@@ -317,6 +325,7 @@ class Staging:
                         os.unlink(last, dir_fd=parent)
                 finally:
                     os.close(parent)
+
         for folder in reversed(new_folders):
             with suppress(OSError):
                 os.rmdir(folder, dir_fd=root)
@@ -353,6 +362,7 @@ def _make_way(root: int, folder: str, existing_folders: set[str], new_folders: l
         return
     above, _, last = folder.rpartition("/")
     _make_way(root, above, existing_folders, new_folders)
+
     parent = _open_folder(root, above)
     try:
         os.mkdir(last, dir_fd=parent)

@@ -92,16 +92,17 @@ def adopt_command(
 
 
 def _words(text: str | None) -> list[str]:
+    """Return the words of `--args`, split as a shell does."""
     try:
         return split(text or "")
     except ValueError as error:
-        raise UsageError(
-            f"`--args` is not valid shell syntax: {error}", hint="close the quotes", code="CT901"
-        ) from None
+        message = f"`--args` is not valid shell syntax: {error}"
+        raise UsageError(message, hint="close the quotes", code="CT901") from None
 
 
 def _may_run(source: str, python: str | None) -> bool:
-    """False if stdin is not a terminal, so that nobody can answer."""
+    """Ask whether to run the script, and end the command if not. Return False if stdin is not a
+    terminal, so that nobody can answer."""
     say(
         (
             f"To adopt {typed(source)}, cloudtrain runs it with {typed(python or sys.executable)} "
@@ -124,6 +125,8 @@ def _may_run(source: str, python: str | None) -> bool:
 
 
 def _show(adoption: Adoption, write: Path | None, *, force: bool, json: bool) -> None:
+    """Print the adopted job, or write its files, and say how its request compares. The exit code is
+    1 if the requests differ."""
     if write is not None:
         for file in write_adoption(adoption, write, force=force):
             say(f"wrote `{file}`")

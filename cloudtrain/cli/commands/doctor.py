@@ -65,6 +65,7 @@ class Diagnosis(NamedTuple):
 
 
 def examine() -> list[Diagnosis]:
+    """Make all checks. The optional packages are last."""
     package = Path(__file__).parents[2]
     version = sys.version.split()[0]
     findings = [
@@ -72,14 +73,13 @@ def examine() -> list[Diagnosis]:
         Diagnosis("python", "ok", f"{version}, {sys.executable}"),
     ]
     targets = all_targets()
-    accounts = list(map(_account, targets))
-    extras = []
+    findings += map(_examined, _EXAMINATIONS)
+    findings += filter(None, map(_account, targets))
+    findings += _plugins(targets)
     for target in targets:
         for name, distributions in target.facts.extras.items():
-            extras.append(_extra(target, name, distributions))
-    findings += map(_examined, _EXAMINATIONS)
-    findings += filter(None, accounts)
-    return [*findings, *_plugins(targets), *extras]
+            findings.append(_extra(target, name, distributions))
+    return findings
 
 
 def _torch() -> Diagnosis:
@@ -106,6 +106,8 @@ def _torch() -> Diagnosis:
             "or name another interpreter with `--python PATH`"
         )
         return Diagnosis("torch", "warning", reason, hint)
+
+    # torch may print warnings before
     version, has_distributed, gpus = probe.stdout.split()[-3:]
     if has_distributed != "True":
         message = f"{version}, built without torch.distributed"
@@ -130,6 +132,7 @@ def _mpirun() -> Diagnosis:
 
 
 def _state_dir() -> Diagnosis:
+    """Check that runs can be written, and close the folder to other users."""
     hint = "set a folder of your own: `export CLOUDTRAIN_STATE_DIR=DIR`"
     folder = load_settings().state_dir
     nearest = _existing(folder)
@@ -146,8 +149,9 @@ def _state_dir() -> Diagnosis:
 def _disk() -> Diagnosis:
     try:
         folder = load_settings().state_dir
-    except CloudtrainError:
+    except CloudtrainError:  # which `_settings` reports
         folder = Path.cwd()
+
     free = shutil.disk_usage(_existing(folder)).free
     message = f"{format_size(free)} free under the state folder"
     if free < _ENOUGH_DISK:
@@ -156,11 +160,12 @@ def _disk() -> Diagnosis:
             "--older-than 30d` removes old ones"
         )
         return Diagnosis("disk", "warning", message, hint)
-    parts = []
+
+    sizes = []
     for name in ("runs", "bundles", "environments"):
         size = folder_size(folder / name)
-        parts.append(f"{name} {format_size(size)}")
-    return Diagnosis("disk", "ok", f"{message}; {', '.join(parts)}")
+        sizes.append(f"{name} {format_size(size)}")
+    return Diagnosis("disk", "ok", f"{message}; {', '.join(sizes)}")
 
 
 def _existing(folder: Path) -> Path:
@@ -170,12 +175,13 @@ def _existing(folder: Path) -> Path:
 
 def _settings() -> Diagnosis:
     settings = load_settings()
-    settings.target()
+    settings.target()  # raises if the default target's settings are wrong
     files = ", ".join(map(str, settings.files)) or "no cloudtrain.toml"
     return Diagnosis("settings", "ok", f"{files}; the default target is {settings.default_target}")
 
 
 def _instances() -> Diagnosis:
+    """Name the user's files that correct the tables of instance types."""
     corrected_by = []
     for target in tables():
         corrected_by += [item.file for item in user_overlay(target=target)]
@@ -187,12 +193,13 @@ def _instances() -> Diagnosis:
 def _account(target: Target) -> Diagnosis | None:
     """Return a target's report on its account settings; None if the target reports nothing."""
     try:
-        place, describe = where(target.name), part(target, AccountExaminer)
-        account = place.account
+        place = where(target.name)
+        describe = part(target, AccountExaminer)
+        account = place.account  # raises if the account's settings are wrong
         message = None if describe is None else describe(place.settings, account)
     except CloudtrainError as error:
         return Diagnosis(target.title, "error", error.message, error.hint)
-    except Exception as error:
+    except Exception as error:  # another package's defect shall not hide the rest of the report
         package = package_of_target(target.name)
         if package == OWN_PACKAGE:
             raise
@@ -222,6 +229,7 @@ def _scripts() -> Diagnosis:
 
 
 def _extra(target: Target, name: str, distributions: Sequence[str]) -> Diagnosis:
+    """Report the packages of a target's extra `name`."""
     package = package_of_target(target.name)
     if package == OWN_PACKAGE:
         subject = f"[{name}]"
@@ -229,6 +237,7 @@ def _extra(target: Target, name: str, distributions: Sequence[str]) -> Diagnosis
     else:
         subject = f"{package}[{name}]"
         line = f"pip install '{subject}'"
+
     versions = []
     for distribution in distributions:
         try:
@@ -251,6 +260,7 @@ _EXAMINATIONS = {
 
 
 def _examined(subject: str) -> Diagnosis:
+    """Make a check of `_EXAMINATIONS`. An error that it raises becomes its finding."""
     try:
         return _EXAMINATIONS[subject]()
     except CloudtrainError as error:
@@ -284,10 +294,10 @@ def _report(findings: Sequence[Diagnosis]) -> Document:
         rows.append((subject, Span(level, LEVEL_STYLE[level]), message))
         if hint and level != "ok":
             subjects[level, message, hint].append(subject)
+
     notices = []
-    for key, of_notice in subjects.items():
-        level, message, hint = key
-        if len(of_notice) == 1:
-            message = f"{of_notice[0]}: {message}"
+    for (level, message, hint), names in subjects.items():
+        if len(names) == 1:
+            message = f"{names[0]}: {message}"
         notices.append(Notice(level, message, hint=hint))
     return Document([Table(("WHAT", "LEVEL", "FOUND"), rows), *notices])

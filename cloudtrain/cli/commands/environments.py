@@ -62,19 +62,19 @@ def environments(ctx: typer.Context, json: options.Json = False) -> None:
         )
 
 
-def _row(item: Mapping[str, Any]) -> tuple[str, ...]:
-    seconds = int(max(0, time.time() - item["used"]))
-    source = item["requirements"]
-    runs = item["runs"]
+def _row(environment: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the row of an environment in the list."""
+    size = format_size(environment["size"])
+    seconds = int(max(0, time.time() - environment["used"]))
+    age = f"{format_duration(seconds)} ago"
     requirements = ""
-    if source is not None:
-        requirements = f"{source} ({item['packages']})"
+    if environment["requirements"] is not None:
+        requirements = f"{environment['requirements']} ({environment['packages']})"
+    runs = environment["runs"]
     users = "".join(runs[:1])
     if len(runs) > 1:
         users += f" and {len(runs) - 1} more"
-    size = format_size(item["size"])
-    age = f"{format_duration(seconds)} ago"
-    return item["key"], size, age, item["python"] or "", requirements, users
+    return environment["key"], size, age, environment["python"] or "", requirements, users
 
 
 @options.silent
@@ -130,6 +130,8 @@ def lock(
     folder = path.parent
     file = path.name
     place = where(target, near=folder)
+
+    # without a job file, of the newest image with PyTorch
     newest = ct.Environment(framework="pytorch")
     gpu = ct.Resources(gpu="A10G")
     job: AnyJob = ct.TrainingJob(name="lock", entry_point="x.py", environment=newest, resources=gpu)
@@ -140,6 +142,7 @@ def lock(
         job = anchored(own_job, Path.cwd())
         folder = Path(job.source_dir or folder)
         file = job.environment.requirements or "requirements.txt"
+
     if not (folder / file).is_file():
         hint = (
             "name a requirements file, a `pyproject.toml`, a script, or a job that has requirements"
@@ -147,6 +150,8 @@ def lock(
         raise UsageError(f"there is no file `{folder / file}`", hint=hint, code="CT903")
     requirements = Path(os.path.relpath(folder / file))
     destination = output or requirements.with_name(_LOCK)
+
+    # the file names the command that writes it again
     words = ["cloudtrain", "environments", "lock", source]
     for option_name, value in {"--target": target, "--python": python, "-o": output}.items():
         if value:
@@ -154,6 +159,7 @@ def lock(
     if destination.exists() and not force:
         hint = f"{typed(*words, '--force')} replaces it"
         raise UsageError(f"`{destination}` already exists", hint=hint)
+
     command = typed(*words).strip("`")
     text, facts = resolve(folder, file, job, place, python, command)
     try:
@@ -161,7 +167,9 @@ def lock(
     except OSError as error:
         message = f"cannot write `{destination}`: {error.strerror}"
         raise UsageError(message, hint="name another file: `-o`") from None
+
     print_lines([str(destination)])
+    # a job names the file relative to its code
     start = folder if is_job else destination.parent
     name = Path(os.path.relpath(destination, start)).as_posix()
     say("; ".join(facts), f"in the job: `environment: {{requirements: {name}}}`")

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 
 Types = Sequence[InstanceType]
+
 Row = tuple[str, ...]
 """A row of a table."""
 
@@ -167,8 +168,9 @@ def instances_command(
     target = target or _default_target()
     if refresh:
         say(*_refresh_types(target, profile))
-    if _lists_nodes(target, name, profile, json=json):
+    if _show_nodes_of(target, name, profile, json=json):
         return
+
     every = _types(target)
     query = Query(gpu, gpus, interconnect, _gib(min_gpu_memory), max_price)
     _check(every, query, sort)
@@ -180,6 +182,8 @@ def instances_command(
 
 
 def _show_type(name: str, types: Types, query: Query, *, as_json: bool) -> None:
+    """Print all facts about one type. Raises UsageError for a filter, which has nothing to leave
+    out."""
     for field in query.tests():
         flag = _flag(field)
         message = f"`{name}` is one type, so `{flag}` has no effect"
@@ -208,10 +212,13 @@ def _list_types(
         print_json(list(map(asdict, first)))
     elif first:
         _show_types(first)
+
+    # of `types` without the retired ones, this many match all the same
     retired_count = len(select(every, query)) - len(matches)
     if not matches:
         _say_nothing(types, query, retired_count)
         return
+
     lines = _more(len(first), len(matches), types, query, retired_count)
     if not as_json:
         lines.append(_note(first))
@@ -219,7 +226,7 @@ def _list_types(
         say(*lines)
 
 
-def _lists_nodes(target: str, name: str | None, profile: str | None, *, json: bool) -> bool:
+def _show_nodes_of(target: str, name: str | None, profile: str | None, *, json: bool) -> bool:
     """If the target is a cluster that lists its nodes, print the current nodes and return True;
     else return False."""
     from cloudtrain.targets.registry import service_of
@@ -232,6 +239,7 @@ def _lists_nodes(target: str, name: str | None, profile: str | None, *, json: bo
     if name is not None:
         message = f"the nodes of `{target}` have no type names, so no name can be looked up"
         raise UsageError(message, hint=f"remove `{name}`")
+
     kinds = service.instances(where(target, profile=profile).account.place)
     if json:
         print_json(list(map(asdict, kinds)))
@@ -241,6 +249,8 @@ def _lists_nodes(target: str, name: str | None, profile: str | None, *, json: bo
 
 
 def _types(target: str) -> Types:
+    """Return a target's types, with the user's own prices and types. Raises UsageError if it has no
+    table."""
     if target not in target_names():
         hint = did_you_mean(target, target_names())
         raise UsageError(f"`{target}` is not a target", hint=hint, code="CT913")
@@ -253,6 +263,7 @@ def _types(target: str) -> Types:
 
 
 def _gib(size: str | None) -> float | None:
+    """Return the GiB of `--min-gpu-memory`."""
     if size is None:
         return None
     try:
@@ -263,6 +274,7 @@ def _gib(size: str | None) -> float | None:
 
 
 def _check(types: Types, query: Query, sort: str) -> None:
+    """Raise UsageError for a filter or an order that cannot be meant."""
     gpu = query.gpu
     if gpu is not None and not any(has_gpu(instance, gpu) for instance in types):
         message, hint = unknown_gpu(gpu, types)
@@ -271,7 +283,7 @@ def _check(types: Types, query: Query, sort: str) -> None:
         hint = did_you_mean(query.interconnect, INTERCONNECTS)
         raise UsageError(f"there is no interconnect `{query.interconnect}`", hint=hint)
     price = query.max_price
-    if price is not None and not price > 0:
+    if price is not None and not price > 0:  # which NaN is not, either
         message = f"`--max-price {price:g}` is not a price"
         raise UsageError(message, hint="write for example `2.50`")
     if sort not in ORDERS:
@@ -279,6 +291,7 @@ def _check(types: Types, query: Query, sort: str) -> None:
 
 
 def _type_named(name: str, types: Types) -> InstanceType:
+    """Return the type called `name` in any of its spellings. Raises UsageError if there is none."""
     target = types[0].target
     key_of = name_keys(target)
     instances = {key_of(instance.name): instance for instance in types}
@@ -312,13 +325,14 @@ def _nearest(name: str, target: str, names: Sequence[str]) -> str:
     target's explanation of the name if it has one."""
     table = tables()[target]
     key_of = name_keys(target)
-    whole = key_of(table.prefix + name)
-    match = next((other for other in names if key_of(other) == whole), None)
-    explanation = table.explain_unknown(name)
+    with_prefix = key_of(table.prefix + name)
+    match = next((other for other in names if key_of(other) == with_prefix), None)
     near = NearName.of(match) if match else did_you_mean(name, names)
+
+    explanation = table.explain_unknown(name)
     if not isinstance(near, NearName):
-        own = "" if target == _default_target() else f" --target {target}"
-        hint = f"`cloudtrain instances{own} --all` lists all types"
+        flag = "" if target == _default_target() else f" --target {target}"
+        hint = f"`cloudtrain instances{flag} --all` lists all types"
         return hint if explanation is None else f"{hint}; {explanation}"
     if explanation is None:
         return near
@@ -354,14 +368,17 @@ def _note(types: Types) -> str:
         unit = "IB is InfiniBand in Gbit/s"
         if any(instance.fabric and instance.interconnect == "ethernet" for instance in types):
             unit += ", (no) InfiniBand without SR-IOV, which NCCL cannot use"
-    priced = [instance for instance in types if instance.price is not None and not instance.retired]
+
     dates = []
     undated = []
-    for instance in priced:
+    for instance in types:
+        if instance.price is None or instance.retired:
+            continue
         if instance.price_date:
             dates.append(instance.price_date)
         else:
             undated.append(_short_source(instance))
+
     words = []
     if dates:
         first_and_last = dict.fromkeys((min(dates), max(dates)))
@@ -370,10 +387,9 @@ def _note(types: Types) -> str:
         some = "some " if dates else ""
         sources = " and ".join(dict.fromkeys(undated))
         words.append(f"{some}from {sources}, which gives no date")
-    which = f"list prices {', '.join(words)}" if priced else "no price is known"
+    prices = f"list prices {', '.join(words)}" if words else "no price is known"
     own = "write your own into `instances.toml`, see `cloudtrain instances -h`"
-    target = types[0].target
-    return f"types of {target}; {unit}; {which}; {own}"
+    return f"types of {types[0].target}; {unit}; {prices}; {own}"
 
 
 def _short_source(instance: InstanceType) -> str:
@@ -414,7 +430,7 @@ def _flag(field: str) -> str:
 
 _FABRIC = {"efa": "EFA", "infiniband": "InfiniBand", "": ""}
 
-_SHORT = {"efa": "EFA", "infiniband": "IB", "": ""}
+_SHORT_FABRIC = {"efa": "EFA", "infiniband": "IB", "": ""}
 
 
 def _show_types(types: Types) -> None:
@@ -460,10 +476,10 @@ def _has_infiniband(types: Types) -> bool:
 def _page_of(instance: InstanceType) -> Document:
     """Return a page with all known facts about a type and their sources."""
     table = table_of(instance.target)
-    rows = _machine(instance)
+    rows = _machine_rows(instance)
     if table is not None:
         rows += table.describe(instance)
-    rows += [*_prices(instance), ("source", instance.source)]
+    rows += [*_price_rows(instance), ("source", instance.source)]
     return Document([Heading(instance.name), Pairs(rows)])
 
 
@@ -472,10 +488,10 @@ def _row(instance: InstanceType) -> Row:
     if instance.network_gbps is not None:
         network = f"{instance.network_gbps:g}"
     if instance.interconnect == "rdma":
-        network = f"{network} {_SHORT[instance.fabric]}".strip()
+        network = f"{network} {_SHORT_FABRIC[instance.fabric]}".strip()
     memory = f"{instance.memory_gib:g} GiB"
     accelerator = instance.gpu or instance.neuron
-    return (*_what(instance, accelerator), memory, network, _price(instance))
+    return (*_first_cells(instance, accelerator), memory, network, _price(instance))
 
 
 def _infiniband_row(instance: InstanceType) -> Row:
@@ -485,10 +501,11 @@ def _infiniband_row(instance: InstanceType) -> Row:
     elif instance.fabric:
         infiniband = "(no)"
     memory = f"{instance.memory_gib:g}"
-    return (*_what(instance, instance.gpu), memory, infiniband, _price(instance))
+    return (*_first_cells(instance, instance.gpu), memory, infiniband, _price(instance))
 
 
-def _what(instance: InstanceType, accelerator: str) -> Row:
+def _first_cells(instance: InstanceType, accelerator: str) -> Row:
+    """Return the cells NAME, GPUS, GPU and vCPU."""
     gpus = str(instance.gpus or "-")
     return instance.name, gpus, accelerator or "-", str(instance.vcpus)
 
@@ -501,16 +518,17 @@ def _price(instance: InstanceType) -> str:
     return f"{instance.price:.2f}"
 
 
-def _machine(instance: InstanceType) -> list[tuple[str, str]]:
+def _machine_rows(instance: InstanceType) -> list[tuple[str, str]]:
     rows = [("target", instance.target)]
     if instance.neuron:
-        devices = _each(instance.neuron_devices, instance.neuron, instance.neuron_memory_gib)
+        devices = _devices(instance.neuron_devices, instance.neuron, instance.neuron_memory_gib)
         rows.append(("Neuron", f"{devices}, {instance.neuron_cores} logical cores in all"))
     if instance.retired:
         rows.append(("retired", instance.retired))
     if instance.retires:
         rows.append(("retires", f"{instance.retires}, still offered until then"))
-    gpus = _each(instance.gpus, instance.gpu, instance.gpu_memory_gib)
+
+    gpus = _devices(instance.gpus, instance.gpu, instance.gpu_memory_gib)
     if instance.gpu_slice:
         gpus += f", {instance.gpu_slice} of an {instance.gpu_model}"
     rows += [
@@ -527,19 +545,19 @@ def _machine(instance: InstanceType) -> list[tuple[str, str]]:
 
 
 def _network(instance: InstanceType) -> str:
-    """Return the provider's words, and the speed unless they have it."""
+    """Return the provider's words, and the speed unless they have it. The speed of InfiniBand is in
+    the row `interconnect`."""
     words = instance.network
     speed = instance.network_gbps
     if not words:
         return "not known"
-    if speed is None or instance.fabric == "infiniband":
-        return words
-    if f"{speed:g} Gigabit" in words:
+    if speed is None or instance.fabric == "infiniband" or f"{speed:g} Gigabit" in words:
         return words
     return f"{words}, {speed:g} Gbit/s in all"
 
 
-def _each(number: int, model: str, memory_gib: float) -> str:
+def _devices(number: int, model: str, memory_gib: float) -> str:
+    """Return the devices of an instance with their memory: `1 x A10G (24 GiB)`."""
     if not number:
         return "none"
     if not memory_gib:
@@ -558,19 +576,18 @@ def _interconnect(instance: InstanceType) -> str:
         return f"ethernet ({fabric} without SR-IOV, which NCCL cannot use)"
 
     is_infiniband = instance.fabric == "infiniband"
-    has_several = instance.interfaces > 1
     words = fabric
     if instance.interfaces:
         noun = "port" if is_infiniband else "interface"
         words += f", {counted(instance.interfaces, noun)}"
     if is_infiniband and instance.network_gbps is not None:
         words += f", {instance.network_gbps:g} Gbit/s"
-        if has_several:
+        if instance.interfaces > 1:
             words += " in all"
     return f"rdma ({words})"
 
 
-def _prices(instance: InstanceType) -> list[tuple[str, str]]:
+def _price_rows(instance: InstanceType) -> list[tuple[str, str]]:
     rows = [("price", "not known")]
     if instance.price is not None:
         price = _dollars(instance.price, instance.price_date)
@@ -614,16 +631,17 @@ def _refresh_types(target: str, profile: str | None) -> Iterator[str]:
     settings = load_settings()
     service = service_of(target, settings)
     if not isinstance(service, CanRefresh):
-        able = []
-        for each in all_targets():
-            if isinstance(service_of(each.name, settings), CanRefresh):
-                able.append(f"`--target {each.name}`")
+        flags = []
+        for other in all_targets():
+            if isinstance(service_of(other.name, settings), CanRefresh):
+                flags.append(f"`--target {other.name}`")
         message = (
             f"the types of `{target}` cannot be refreshed, because their table is part of "
             "cloudtrain"
         )
-        hint = f"use {' or '.join(able)}" if able else "upgrade cloudtrain for a newer table"
+        hint = f"use {' or '.join(flags)}" if flags else "upgrade cloudtrain for a newer table"
         raise UsageError(message, hint=hint)
+
     result = service.refresh_catalogue(settings.target(target, profile=profile))
     yield f"{result.types} types of {result.location} written to {result.file}"
     if result.new_types:

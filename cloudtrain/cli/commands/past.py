@@ -140,12 +140,14 @@ def cost_command(
             hint = "write `--by tag:KEY`"
         raise UsageError(f"`--by {by}` is not a valid group", hint=hint, code="CT901")
     _refuse_both(csv, json)
+
     found = costs(since=moment_of(since), target=target, profile=profile, online=not offline)
     runs = list(found)
     groups = sums(runs, group_of)
-    if by == "month":
+    if by == "month":  # others have the most expensive group first
         groups.sort(key=lambda item: item.group)
     whole = Sum.of("all", runs)
+
     if json:
         data = list(map(_data, groups))
         print_json({"by": by, "currency": "USD", "groups": data, "all": _data(whole)})
@@ -156,6 +158,7 @@ def cost_command(
 
 
 def _data(item: Sum) -> dict[str, object]:
+    """Return a sum as data for JSON and CSV, to a hundredth of a cent."""
     data = item._asdict()
     for name in ("billed", "estimated", "total"):
         data[name] = round(getattr(item, name), 4)
@@ -171,6 +174,7 @@ def _print_table(by: str, groups: Sequence[Sum], whole: Sum) -> None:
         rows.append(_row(whole))
     headers = (by.upper(), "RUNS", "BILLED", "ESTIMATED", "TOTAL", "NO PRICE")
     show_table(headers, rows)
+
     notes = []
     if whole.estimated_runs:
         notes.append(
@@ -247,10 +251,12 @@ def trials_command(
     objective = sweep.objective
     if best is not None:
         trials = ranked(trials, objective)[:best]
+
     rows = [trial.row() for trial in trials]
     if json:
         print_json(rows)
     elif csv:
+        # trials may have different hyperparameters
         columns = dict[str, object]()
         for row in rows:
             row["started"] = _time(row["started"])

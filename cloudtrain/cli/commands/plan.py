@@ -95,11 +95,13 @@ def plan_command(
     if len(targets) > 1:
         _compare(submission, targets, form)
         return
+
     file = inputs.job_of(submission)
     if submission.pin:
         file = inputs.pinned(file, target)
     plan = inputs.plan_of(file, target, submission)
     print_plan(plan, form, whole=not short)
+    # the target's own tools upload nothing
     if form not in ("text", "json", "request") and plan.uploads:
         _say_upload(plan, submission)
 
@@ -113,6 +115,7 @@ def _compare(submission: SubmitOptions, targets: list[str], form: str) -> None:
         hint = f"leave out `--target {targets[1]}`, or print the table or `--json`"
         message = f"`--format {form}` prints the request of one target"
         raise UsageError(message, hint=hint, code="CT902")
+
     places = [inputs.target_of(submission._replace(target=name)) for name in targets]
     file = inputs.job_of(submission)
     rows = list[tuple[Cell, ...]]()
@@ -145,8 +148,8 @@ def _compare(submission: SubmitOptions, targets: list[str], form: str) -> None:
 
 
 def _in_brief(summary: Mapping[str, str]) -> tuple[str, str, str]:
-    """Return the machines, the number of processes and the cost of a plan; `-` for what is not
-    known."""
+    """Return the machines, the number of processes and the cost of a plan, from its `summary`; `-`
+    for what is not known."""
     machines = re.sub(r" (\(|on this machine).*", "", summary.get("instances", "-"))
     processes = summary.get("processes", "-").split()[0]
     dollars = re.search(r"\$[0-9.,]+[0-9]", summary.get("cost", ""))
@@ -161,7 +164,7 @@ def _counted(findings: Sequence[tuple[Level, str]]) -> Span:
     """Return the errors and warnings by their codes: `2 errors: SM101, SM332; 1 warning: SM204`."""
     words = []
     for level in (Level.ERROR, Level.WARNING):
-        codes = [code for each, code in findings if each is level]
+        codes = [code for its_level, code in findings if its_level is level]
         if codes:
             names = ", ".join(dict.fromkeys(codes))
             words.append(f"{counted(len(codes), str(level))}: {names}")
@@ -188,6 +191,7 @@ def print_plan(plan: Plan, form: str, *, whole: bool = True) -> None:
 
 
 def _say_upload(plan: Plan, submission: SubmitOptions) -> None:
+    """Print on stderr the command that uploads the code of this plan."""
     words = []
     if submission.profile:
         words += ["--profile", submission.profile]
@@ -195,7 +199,7 @@ def _say_upload(plan: Plan, submission: SubmitOptions) -> None:
         words += ["--set", change]
     words += [submission.job, *(submission.arguments or ())]
     command = typed("cloudtrain", "submit", "--upload-only", "--target", plan.target, *words)
-    sys.stdout.flush()
+    sys.stdout.flush()  # so that this line is below the plan
     say(f"the code has to be uploaded first: {command}")
 
 
@@ -226,6 +230,8 @@ def _known_format(form: str, target: str) -> str:
 
 
 def _for_the_tool(plan: Plan, form: str) -> str:
+    """Return the plan in a format of the target's own tools. Raises UsageError if the target does
+    not have it."""
     forms = plan.forms()
     if form not in forms:
         names = quoted([*options.FORMATS, *forms])
@@ -248,6 +254,7 @@ _OF_A_CHECK = (
     "gpu",
     "save_job",
 )
+"""The options of a run that can change what a check finds."""
 
 
 @with_submit_options(OF_THE_JOB, _OF_A_CHECK)
@@ -303,10 +310,11 @@ def check_command(
 
 
 def _finding_json(finding: Finding) -> dict[str, Any]:
-    """`line` is LINE of the position `FILE:LINE:COLUMN`; null without a position."""
-    line = re.search(r":([0-9]+):[0-9]+$", finding.place or "")
+    """Return a finding as JSON data. `line` is LINE of the position `FILE:LINE:COLUMN`; null
+    without a position."""
     data = finding._asdict()
     data["level"] = finding.level.value
+    line = re.search(r":([0-9]+):[0-9]+$", finding.place or "")
     data["line"] = int(line[1]) if line else None
     return data
 
@@ -354,38 +362,41 @@ def explain_command(
     errors = error_codes()
     if code is None:
         rules = map(_of_rule, all_rules())
-        every = sorted([*rules, *map(_of_error, errors.values())])
+        explanations = sorted([*rules, *map(_of_error, errors.values())])
         if json:
-            print_json([each._asdict() for each in every])
+            print_json([item._asdict() for item in explanations])
         else:
-            rows = [(each.code, each.level, each.summary) for each in every]
+            rows = [(item.code, item.level, item.summary) for item in explanations]
             show_table(("CODE", "LEVEL", "WHAT IT FINDS"), rows)
         return
+
     error = errors.get(code.upper())
     if error is None:
-        one = _of_rule(rule_named(code))
+        explanation = _of_rule(rule_named(code))
     else:
-        one = _of_error(error)
+        explanation = _of_error(error)
     if json:
-        print_json(one._asdict())
+        print_json(explanation._asdict())
     else:
-        show(_page_of(one), sys.stdout)
+        show(_page_of(explanation), sys.stdout)
 
 
-def _page_of(one: Explanation) -> Document:
-    title = Heading(f"{one.code} ({one.level})")
-    blocks: list[Block] = [title, Text(one.summary)]
-    for paragraph in one.explanation.split("\n\n"):
-        if paragraph.startswith("    "):  # code
+def _page_of(item: Explanation) -> Document:
+    """Return the page of a code. Indented paragraphs of its explanation are code."""
+    title = Heading(f"{item.code} ({item.level})")
+    blocks: list[Block] = [title, Text(item.summary)]
+    for paragraph in item.explanation.split("\n\n"):
+        if paragraph.startswith("    "):
             blocks.append(Lines(dedent(paragraph).splitlines()))
         else:
             blocks.append(Text(" ".join(paragraph.split())))
-    if one.can_be_ignored:
-        blocks.append(Text(f"Accept it in one job with `--ignore {one.code}`."))
+    if item.can_be_ignored:
+        blocks.append(Text(f"Accept it in one job with `--ignore {item.code}`."))
     return Document(blocks)
 
 
 def _of_rule(rule: Rule) -> Explanation:
+    # a check that protects the user's money is never ignored
     can_be_ignored = rule.check not in money_checks
     return Explanation(rule.code, str(rule.level), rule.summary, rule.explanation, can_be_ignored)
 

@@ -97,6 +97,7 @@ def ps_command(
         trials=trials,
     )
     filters = (rehearsals, everything, job, active, state, tag, where, target)
+
     if json:
         rows = []
         for run in runs:
@@ -111,8 +112,8 @@ def ps_command(
             if run.waits:
                 say(f"`{run.name}`: {run.last_status.reason}")
         if len(runs) == count and not everything:
-            there = f" --target {target}" if target else ""
-            say(f"the newest {count}; `cloudtrain ps --all{there}` lists all runs")
+            flag = f" --target {target}" if target else ""
+            say(f"the newest {count}; `cloudtrain ps --all{flag}` lists all runs")
     elif not any(filters) and ct.runs(limit=1):
         say("only rehearsals have run; `cloudtrain ps --rehearsals` lists them")
     else:
@@ -121,6 +122,7 @@ def ps_command(
 
 
 def _states_of(active: bool, state: str | None) -> list[RunState]:
+    """Return the states of the listed runs; none if every state is listed."""
     if state is None:
         return [run_state for run_state in RunState if active and not run_state.is_final]
     try:
@@ -140,12 +142,13 @@ def _tag(text: str) -> tuple[str, str]:
 
 
 def _nothing(active: bool, state: str | None, job: str | None, *, has_labels: bool) -> str:
-    what = f" of job `{job}`" if job else ""
+    """Return why the list is empty, and what to type instead."""
+    of_job = f" of job `{job}`" if job else ""
     if has_labels:
-        return f"no run{what} has these tags or hyperparameters; `cloudtrain ps` lists the newest"
+        return f"no run{of_job} has these tags or hyperparameters; `cloudtrain ps` lists the newest"
     if active or state:
-        return f"no run{what} is {state or 'active'}; `cloudtrain ps` lists the newest"
-    return f"there is no run{what} yet; start one with `cloudtrain submit bundled:digits_ddp`"
+        return f"no run{of_job} is {state or 'active'}; `cloudtrain ps` lists the newest"
+    return f"there is no run{of_job} yet; start one with `cloudtrain submit bundled:digits_ddp`"
 
 
 def status_command(name: options.RunName, json: options.Json = False) -> None:
@@ -190,6 +193,7 @@ def _say_how_to_get_metrics(run: Run) -> None:
         sent_job = run.show()
         if sent_job.kept.kind != "training" or sent_job.job.get("metrics"):
             return
+
         metrics = Metrics()
         lines = list(islice(run.logs(), _READ))
         has_metrics = any(metrics.of(line) for line in lines)
@@ -202,6 +206,7 @@ def _say_how_to_get_metrics(run: Run) -> None:
 
 
 def _print_sweep(run: Run, status: RunStatus, *, as_json: bool) -> None:
+    """Print the status of a sweep, with its trials or as JSON with its cost."""
     from cloudtrain.lifecycle.runs.sweep import sweep_document, sweep_of
 
     sweep = sweep_of(run)
@@ -214,6 +219,7 @@ def _print_sweep(run: Run, status: RunStatus, *, as_json: bool) -> None:
             data |= {"cost": cost.spent, "cost_left": cost.left}
         print_json(data)
         return
+
     more = {"sweep": run.job_name, "continues": sweep.continues, "folder": run.directory}
     rows = {name: str(value) for name, value in more.items() if value is not None}
     page = sweep_document(run.name, str(run.ref), status, trials, sweep.objective, rows, cost)
@@ -348,17 +354,18 @@ def logs_command(
     from cloudtrain.cli.live import LineFormat
 
     selection = Selection(pattern_of(grep), moment_of(since), level)
-    only = instance_number(instance)
+    number = instance_number(instance)
     run = run_named(name)
     if trial is not None:
         from cloudtrain.lifecycle.runs.sweep import sweep_of
 
         run = sweep_of(run).trial(trial)
+
     prefix = prefix and not run.is_sweep
     color = has_color(sys.stdout)
     form = LineFormat(prefix, timestamps=timestamps, as_json=json, raw=raw, color=color)
     code = print_logs(
-        run, form, follow=follow, rank=rank, instance=only, tail=tail, selection=selection
+        run, form, follow=follow, rank=rank, instance=number, tail=tail, selection=selection
     )
     raise typer.Exit(code)
 
@@ -402,14 +409,15 @@ def download_command(
     run = run_named(name)
     folder = to or Path(run.name)
     source = source_of(run)
-    new = is_new(folder)
+    is_new_folder = is_new(folder)
     try:
         with listening(say):
             files = run.download(path, folder)
     except NothingWritten:
         files = []
     finally:
-        if new:
+        # also after an error, which may leave some files there
+        if is_new_folder:
             leave_out(folder, (source, Path()))
     if json:
         print_json(list(map(str, files)))
@@ -429,11 +437,13 @@ def download_command(
 
 
 def _say_nothing_written(run: Run, path: str) -> None:
+    """Say that there is nothing to download, and where the files may be instead."""
     words = f"`{run.name}` wrote no files"
     if path:
         words += f" to `{path}`"
     yet = "" if run.state.is_final else " yet"
     say(words + yet)
+
     if path and run.working_files:
         command = typed("cloudtrain", "download", run.name, "work/")
         say(f"the files in its working folder: {command}")

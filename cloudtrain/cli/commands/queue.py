@@ -62,9 +62,7 @@ def queue(
     settings = load_settings()
     runs = queue_of(target or settings.default_target, settings).queue()
     if json:
-        rows = []
-        for run in runs:
-            rows.append({"name": run.ref.name, **run._asdict(), "ref": str(run.ref)})
+        rows = [{"name": run.ref.name, **run._asdict(), "ref": str(run.ref)} for run in runs]
         print_json(rows)
     elif runs:
         _print_queue(runs)
@@ -105,12 +103,14 @@ def move(
     if first + last + (before is not None) != 1:
         hint = "add `--first`, `--last` or `--before OTHER`"
         raise UsageError("the new position is missing", hint=hint, code="CT902")
+
     run = run_named(name)
     other = None if before is None else run_named(before)
     if other is not None and other.target != run.target:
         message = f"`{run.name}` and `{other.name}` are in the queues of different targets"
         hint = "name a run of the same target; `cloudtrain queue` lists the runs"
         raise UsageError(message, hint=hint, code="CT902")
+
     next_ref = None if other is None else other.ref
     _queue_of(run).move(run.ref, before=next_ref, last=last)
     place = run.status().queue_place
@@ -131,6 +131,7 @@ def drop(
       cloudtrain queue drop digits-ddp-3f9a
     """
     runs = list(map(run_named, names))
+    # before any is dropped, so that a refusal leaves all of them
     for run in runs:
         require_consent("queue drop", run)
     for run in runs:
@@ -139,6 +140,7 @@ def drop(
 
 
 def _queue_of(run: Run) -> KeepsQueue:
+    """Return the queue in which the run waits. Raises UsageError for a sweep."""
     from cloudtrain.lifecycle.runs.find import queue_of
 
     if run.is_sweep:
@@ -221,6 +223,7 @@ def prune_command(
     if all(option is None for option in filters):
         hint = "write for example `cloudtrain prune --older-than 30d`"
         raise UsageError("no option selects runs to remove", hint=hint)
+
     runs = ct.runs(limit=None, states=_states(state), job=job)
     matches = [run for run in runs if run.last_status.state.is_final]
     if keep is not None:
@@ -231,16 +234,19 @@ def prune_command(
     if larger_than is not None:
         least = _size(larger_than)
         matches = [run for run in matches if (run.size or 0) > least]
+
     if dry_run:
         print_lines(run.name for run in matches)
         if not matches:
             say("no run matches; nothing would be removed")
         return
+
     count = counted(len(matches), "run")
     question = f"remove {count}?"
     if matches and not yes and not confirm(question):
         hint = "add `--yes` to remove, or `--dry-run` to list"
         raise UsageError(f"{count} would be removed; nothing was removed", hint=hint)
+
     for run in matches:
         run.remove()
         print_lines([run.name])
@@ -250,6 +256,7 @@ def prune_command(
 
 
 def _states(names: Iterable[str] | None) -> list[RunState]:
+    """Return the states called `names`. Raises UsageError for one that a run can leave."""
     final = [state for state in RunState if state.is_final]
     for name in names or ():
         if name not in final:
@@ -265,6 +272,7 @@ def _beyond(runs: list[Run], keep: int, by: str | None) -> list[Run]:
     if by is not None:
         metrics = {run.name: run.status().metrics for run in runs}
     metric = (by or "").removeprefix("-")
+    # without runs, no name can be wrong
     names = set[str]().union(*metrics.values())
     if metrics and metric not in names:
         hint = did_you_mean(metric, names) or "leave out `--by` to keep the newest runs"
@@ -276,14 +284,15 @@ def _beyond(runs: list[Run], keep: int, by: str | None) -> list[Run]:
             return True, 0.0
         return False, value if metric != by else -value
 
-    of_jobs: dict[str, list[Run]] = defaultdict(list)
+    runs_of: dict[str, list[Run]] = defaultdict(list)
     for run in sorted(runs, key=lambda run: run.created, reverse=True):
-        of_jobs[run.job_name].append(run)
+        runs_of[run.job_name].append(run)
+
     beyond: list[Run] = []
-    for _, of_job in sorted(of_jobs.items()):
+    for job in sorted(runs_of):
         if metrics:
-            of_job.sort(key=rank)
-        beyond += of_job[keep:]
+            runs_of[job].sort(key=rank)
+        beyond += runs_of[job][keep:]
     return beyond
 
 
@@ -308,6 +317,7 @@ def rm_command(
       cloudtrain rm last
     """
     runs = {run.name: run for run in map(run_named, names)}
+    # before any is removed, so that a refusal leaves all of them
     for run in runs.values():
         require_consent("rm", run)
     for run in runs.values():

@@ -3,7 +3,7 @@ from __future__ import annotations
 import sys
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -73,9 +73,13 @@ def rehearse_command(
       cloudtrain rehearse job.yaml --emulate sagemaker --at-step 100
       cloudtrain rehearse last --json
     """
-    whole = _whole(submission._replace(job=what, target=DEFAULT_TARGET))
+    uninterrupted = _uninterrupted(submission._replace(job=what, target=DEFAULT_TARGET))
     result = rehearse(
-        whole, at_step=at_step, metrics=metric or (), tolerance=tolerance, on_stage=_say_stage
+        uninterrupted,
+        at_step=at_step,
+        metrics=metric or (),
+        tolerance=tolerance,
+        on_stage=_say_stage,
     )
     if json:
         print_json(result.to_dict())
@@ -84,7 +88,7 @@ def rehearse_command(
     raise typer.Exit(0 if result.verdict.survives else 1)
 
 
-def _whole(submission: SubmitOptions) -> Run:
+def _uninterrupted(submission: SubmitOptions) -> Run:
     """Return the uninterrupted run of the rehearsal. If the user names a run, return this run; for
     a job, run it."""
     what = submission.job
@@ -95,6 +99,7 @@ def _whole(submission: SubmitOptions) -> Run:
                 message = f"`{flag}` works only with a job file, but `{what}` is a run"
                 raise UsageError(message, hint="name the job file instead", code="CT905")
         return ct.run(what)
+
     file = inputs.job_file(what, submission.set_)
     target = inputs.target_of(submission)
     if file.sweep is not None or not isinstance(file.job, ct.TrainingJob):
@@ -106,6 +111,7 @@ def _whole(submission: SubmitOptions) -> Run:
 
 
 def _is_job(what: str) -> bool:
+    """Return whether the user names a job. Otherwise it is a run, by its name or reference."""
     path = Path(what)
     if what.startswith(BUNDLED) or path.suffix.lower() in SUFFIXES:
         return True
@@ -132,15 +138,18 @@ _LEFT = {
 }
 
 
-def _document(result: Rehearsal) -> Any:
+def _document(result: Rehearsal) -> Document:
+    """Return the report: a table of the three runs, and if they differ what to look at."""
     comparison = result.comparison
     verdict = result.verdict
     left = _LEFT[result.left].format(saved=comparison.saved_at, seconds=result.seconds_to_leave)
+
     resumed = "reported no loss"
     if comparison.resumed_at is not None:
         resumed = f"reports from step {comparison.resumed_at}"
         if comparison.repeated:
             resumed += f", so {comparison.repeated} steps were computed twice"
+
     words = f"{verdict.kind.replace('_', ' ')}: {verdict.words}"
     first = min(comparison.whole)
     last = max(comparison.whole)
@@ -151,6 +160,7 @@ def _document(result: Rehearsal) -> Any:
         ("compared", f"{comparison.compared} values of {', '.join(comparison.metrics)}"),
         ("verdict", Span(words, "good" if verdict.survives else "bad")),
     ]
+
     title = Heading(f"Preemption of {result.whole.name}")
     blocks: list[Block] = [title, Pairs(rows)]
     if not verdict.survives:

@@ -59,16 +59,18 @@ def init_command(
     if path.exists() and not force:
         hint = f"{typed('cloudtrain', 'init', str(path), '--force')} replaces it"
         raise UsageError(f"`{path}` already exists", hint=hint)
+
     training_script = script if script is not None else _script_in(path)
     if script is not None and not script.is_file():
         hint = "write the script first, or start from a bundled one: `cloudtrain scripts list`"
         raise UsageError(f"there is no file `{script}`", hint=hint, code="CT903")
+
     if name is None:
         words = re.findall(r"[a-zA-Z0-9]+", path.parent.absolute().name)
-        name = "-".join(words)[:40].rstrip("-")
-        name = name or "training"
+        name = "-".join(words)[:40].rstrip("-") or "training"
     else:
         ct.TrainingJob(name=name, entry_point="train.py")  # refuses a name that is not valid
+
     schema = json.dumps(job_schema(), indent=1, ensure_ascii=False) + "\n"
     files = {path: _job_text(path, training_script, name), path.parent / _SCHEMA: schema}
     source = training_script.parent if training_script.parent.is_dir() else path.parent
@@ -81,6 +83,7 @@ def init_command(
         except OSError as error:
             message = f"cannot write `{file}`: {error.strerror}"
             raise UsageError(message, hint="name another file") from None
+
     print_lines(map(str, files))
     missing = "" if training_script.is_file() else f"write `{training_script}`, then "
     check = typed("cloudtrain", "check", str(path))
@@ -98,21 +101,21 @@ def _script_in(file: Path) -> Path:
         scripts = sorted(path for path in place.glob("*.py") if path.is_file())
         if place / "train.py" in scripts:
             return place / "train.py"
-        mains = scripts
+
         if len(scripts) > 1:
-            mains = [path for path in scripts if "__main__" in path.read_text(errors="replace")]
-        if len(mains) > 1:
-            command = typed("cloudtrain", "init", str(file), "--script", str(mains[0]))
-            message = f"several scripts could train: {quoted(mains)}"
+            scripts = [path for path in scripts if "__main__" in path.read_text(errors="replace")]
+        if len(scripts) > 1:
+            command = typed("cloudtrain", "init", str(file), "--script", str(scripts[0]))
+            message = f"several scripts could train: {quoted(scripts)}"
             raise UsageError(message, hint=f"choose one: {command}", code="CT903")
-        if mains:
-            return mains[0]
+        if scripts:
+            return scripts[0]
     return folder / "train.py"
 
 
 def _job_text(path: Path, script: Path, name: str) -> str:
-    here = path.parent.absolute()
-    folder = os.path.relpath(script.parent.absolute(), here)
+    """Return the text of the job file `path`."""
+    folder = os.path.relpath(script.parent.absolute(), path.parent.absolute())
     template = Path(__file__).with_name("job.yaml.txt").read_text("utf-8")
     return template.format(
         name=_yaml(name),
@@ -124,13 +127,13 @@ def _job_text(path: Path, script: Path, name: str) -> str:
 
 
 def _distribution(script: Path) -> str:
-    """The line is for torch if the script cannot be read, and a comment if its processes would not
-    work together."""
+    """Return the job file's line about the distribution. It is for torch if the script cannot be
+    read, and a comment if its processes would not work together."""
     from cloudtrain.job.script import distribution_of
 
     kind: str | None = "torch"
     if script.is_file() and script.suffix == ".py":
-        with suppress(UsageError):  # `check` says it
+        with suppress(UsageError):  # the script is not valid Python, which `check` reports
             kind = distribution_of(script)
     if kind == "torch":
         return (
@@ -206,13 +209,13 @@ def list_all_scripts(json: options.Json = False) -> None:
     """List the bundled scripts."""
     scripts = script_summaries().items()
     if json:
-        rows = []
+        data = []
         for folder, summary in scripts:
-            rows.append({"name": folder.name, "path": str(folder), "summary": summary})
-        print_json(rows)
+            data.append({"name": folder.name, "path": str(folder), "summary": summary})
+        print_json(data)
     else:
-        names = [(folder.name, summary) for folder, summary in scripts]
-        show_table(("NAME", "SUMMARY"), names)
+        rows = [(folder.name, summary) for folder, summary in scripts]
+        show_table(("NAME", "SUMMARY"), rows)
 
 
 @scripts_command.command("show", cls=Command)

@@ -93,14 +93,16 @@ def submit_command(
     from cloudtrain.cli import inputs
 
     if upload_only:
-        used = {"--dry-run": dry_run, "--detach": detach, "--queue": submission.queue is not None}
-        for name in filter(used.get, used):
+        flags = {"--dry-run": dry_run, "--detach": detach, "--queue": submission.queue is not None}
+        for name in filter(flags.get, flags):
             message = f"`--upload-only` starts no run, so `{name}` has no effect"
             raise UsageError(message, hint=f"remove `{name}`", code="CT902")
+
     file = inputs.job_of(submission)
     target = inputs.target_of(submission)
     if submission.pin:
         file = inputs.pinned(file, target, offline=offline)
+
     if dry_run:
         from cloudtrain.cli.commands.plan import print_plan
 
@@ -109,6 +111,7 @@ def submit_command(
     if upload_only:
         _upload(file, target, submission, as_json=json)
         return
+
     on_run = print_detached(json) if detach else print_followed
     run = _send(file, target, submission, on_run, online=not offline, quiet=quiet)
     if not detach:
@@ -124,6 +127,7 @@ def _send(
     online: bool,
     quiet: bool,
 ) -> Run:
+    """Submit the job, and show its plan and what changed since its last run."""
     from cloudtrain.cli import inputs
 
     def on_plan(plan: Plan) -> None:
@@ -149,6 +153,7 @@ def _send(
 
 
 def _upload(file: JobFile, target: Where, submission: SubmitOptions, *, as_json: bool) -> None:
+    """Upload code and data, and print their paths in the target's storage."""
     from cloudtrain.cli import inputs
 
     choices = inputs.choices(file, submission)
@@ -157,6 +162,7 @@ def _upload(file: JobFile, target: Where, submission: SubmitOptions, *, as_json:
     if as_json:
         print_json({"uploads": plan.to_dict()["uploads"]})
         return
+
     print_lines(item.destination for item in plan.uploads)
     if plan.uploads:
         say("everything is uploaded; nothing was submitted")
@@ -165,7 +171,8 @@ def _upload(file: JobFile, target: Where, submission: SubmitOptions, *, as_json:
 
 
 def show_plan(plan: Plan) -> None:
-    """A plan with errors is not shown, because the error message lists its findings."""
+    """Show a plan on stderr. One with errors is not shown, because the error message lists its
+    findings."""
     if not plan.errors:
         show(plan.document(whole=False), sys.stderr)
         sys.stderr.write("\n")
@@ -178,6 +185,7 @@ def show_changes(changes: Changes | None) -> None:
 
     width = width_of(sys.stderr) or 80
     items = list(map(on_one_line, changes.items))
+    # as many of the first changes as fit; of a very long one, the first lines
     for count in range(len(items), 0, -1):
         shown = items[:count]
         if count < len(items):
@@ -272,11 +280,12 @@ def rerun_command(
     """
     earlier = run_named(run)
     require_consent("rerun", earlier)
-    skip = 0 if detach else lines_so_far(earlier)
+    skip = 0 if detach else lines_so_far(earlier)  # a sweep lists these lines again
     if detach:
         on_run = print_detached(json)
     else:
-        on_run = _print_goes_on if earlier.is_sweep else print_followed
+        on_run = _print_sweep_continues if earlier.is_sweep else print_followed
+
     try:
         again = earlier.rerun(
             list(set_ or ()),
@@ -294,7 +303,7 @@ def rerun_command(
         raise typer.Exit(follow(again, as_json=json, skip=skip))
 
 
-def _print_goes_on(sweep: Run) -> None:
+def _print_sweep_continues(sweep: Run) -> None:
     say(f"`{sweep.name}` continues with its failed trials; Ctrl-C leaves it running", "")
 
 

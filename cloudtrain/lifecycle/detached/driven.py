@@ -77,6 +77,7 @@ class DrivenFolder:
 
     @property
     def is_driven(self) -> bool:
+        """Whether a driver of this run lives."""
         return is_held(self.lock)
 
     def write_status(
@@ -102,6 +103,7 @@ class DrivenFolder:
         if len(text) > _SIZE:
             less = {"reason": (reason or "")[:500], "metrics": {}, "progress": {}}
             text = json.dumps(content | less)
+
         descriptor = open_private(self.status, os.O_WRONLY | os.O_CREAT)
         try:
             os.pwrite(descriptor, text.encode().ljust(_SIZE), 0)
@@ -145,7 +147,7 @@ class DrivenService(Service):
 
     def __init__(self, environ: Mapping[str, str], state_dir: Path) -> None:
         self.environ = environ
-        # As trials will write it.
+        # absolute, as in the requests of trials
         self.state_dir = Path(os.path.abspath(state_dir))
 
     def folder(self, name: str) -> DrivenFolder:
@@ -207,6 +209,7 @@ class DrivenService(Service):
             if not folder.is_driven:
                 self._start(folder)
                 return
+
         pid = (folder.read_status() or {}).get("pid")
         if pid:  # a driver that is starting has not written its own yet; it will see the file
             with suppress(ProcessLookupError):
@@ -214,6 +217,7 @@ class DrivenService(Service):
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
+        """Replace an OSError of the block by a TargetError (CT994)."""
         try:
             yield
         except OSError as error:
@@ -227,6 +231,7 @@ class DrivenService(Service):
     def _start(self, folder: DrivenFolder) -> None:
         """Start a driver, and return once this or another driver has taken over the run."""
         root = str(Path(__file__).parents[3])
+        # `-I` keeps modules of the user's folders out, and cloudtrain too if it is not installed
         boot = (
             f"import sys; sys.path.append(sys.argv.pop(1)); from {self.driver} import main; main()"
         )

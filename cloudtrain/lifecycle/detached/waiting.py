@@ -44,15 +44,18 @@ class Order:
     def to_json(self) -> str:
         """Return the order as JSON. Uploads of local data are left out, because they are already
         done."""
-        plan: dict[str, object] = {}
-        for name in ("target", "run_name", "job_name", "request", "place"):
-            plan[name] = getattr(self.plan, name)
+        names = ("target", "run_name", "job_name", "request", "place")
+        plan: dict[str, object] = {name: getattr(self.plan, name) for name in names}
         uploads = [item for item in self.plan.uploads if item.kind != "data"]
         plan["uploads"] = [item._asdict() for item in uploads]
 
-        order: dict[str, object] = {"plan": plan, "after": list(map(str, self.after))}
-        for name in ("bundle", "key", "submitter"):
-            order[name] = getattr(self, name)
+        order = {
+            "plan": plan,
+            "after": list(map(str, self.after)),
+            "bundle": self.bundle,
+            "key": self.key,
+            "submitter": self.submitter,
+        }
         return json.dumps(order)
 
     @classmethod
@@ -184,7 +187,7 @@ class ChainService(DrivenService):
         if waiting is None or waiting.state is not RunState.LOST:
             state = self.status(ref).state
             message = f"`{ref.name}` is {state}, so there is nothing to continue"
-            raise UsageError(message, hint=_gives_the_reason(ref), code="CT995")
+            raise UsageError(message, hint=_status_hint(ref), code="CT995")
         self._start(self.folder(ref.name))
 
     def code(self, ref: RunRef, upload: Upload, scratch: Path) -> Iterator[Path]:
@@ -198,12 +201,13 @@ class ChainService(DrivenService):
         waiting = self.waiting(ref)
         if waiting is not None:
             message = f"`{ref.name}` has not been sent yet, so it has no files"
-            raise UsageError(message, hint=_gives_the_reason(ref), code="CT996")
+            raise UsageError(message, hint=_status_hint(ref), code="CT996")
         return self._target(ref).download(ref, path, destination)
 
     def _target(self, ref: RunRef) -> Service:
+        """Return the service that has the run once it is sent."""
         return service_of(ref.target, self)
 
 
-def _gives_the_reason(ref: RunRef) -> str:
+def _status_hint(ref: RunRef) -> str:
     return f"`cloudtrain status {ref.name}` gives the reason"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from math import isfinite
@@ -43,6 +43,7 @@ _QUICK = 50 << 20
 """Size of code in bytes up to which the changed lines of files are counted."""
 
 _LONGEST = 60
+"""Number of characters after which a value in a message is cut."""
 
 
 class Changes(NamedTuple):
@@ -57,7 +58,7 @@ class Changes(NamedTuple):
         """Return each difference in a few words: `learning_rate 0.1 -> 0.2`, `train.py +3 -1`."""
         items = []
         for change in self.changes:
-            name, before, after = _row(_name(change), change)
+            name, before, after = _row(_short_name(change), change)
             items.append(f"{name} {before} -> {after}")
         for file in self.files:
             items.append(f"{file.path} {file.amount}")
@@ -75,9 +76,10 @@ def changes_since_last(store: Store, ready: Ready, plan: Plan) -> Changes | None
     record = store.kept(last.name)
     if record is None or record.kind == SWEEP:
         return None
-    changes = list(_of_target(last, record, ready))
+
+    changes = list(_target_changes(last, record, ready))
     changes += changes_between(record.job, shown_fields(ready, plan))
-    files = _of_code(last, record, ready)
+    files = _file_changes(last, record, ready)
     return Changes(last.name, tuple(changes), tuple(files))
 
 
@@ -85,17 +87,20 @@ def shown(value: Any) -> str:
     """Return a short form of a value for a message."""
     if value is ABSENT:
         return "(not set)"
-    is_plain = isinstance(value, str) and value and value.strip() == value
-    return shortened(value if is_plain else json.dumps(value), _LONGEST)
+    # quotes show where an empty text or one with spaces at its ends begins and ends
+    needs_no_quotes = isinstance(value, str) and value and value.strip() == value
+    return shortened(value if needs_no_quotes else json.dumps(value), _LONGEST)
 
 
-def _name(change: Change) -> str:
+def _short_name(change: Change) -> str:
+    """Return the name of the changed field; of a hyperparameter, its own name only."""
     if change.path[0] == "hyperparameters" and len(change.path) > 1:
         return ".".join(map(str, change.path[1:]))
     return change.name
 
 
-def _of_target(last: RunRecord, record: JobRecord, ready: Ready) -> Iterator[Change]:
+def _target_changes(last: RunRecord, record: JobRecord, ready: Ready) -> Iterator[Change]:
+    """Yield the change of the target, or if it is the same, the changes of its settings."""
     before = dict(record.settings)
     after = settings_fields(ready.where.settings)
     if before.get("type") != after["type"]:
@@ -105,7 +110,9 @@ def _of_target(last: RunRecord, record: JobRecord, ready: Ready) -> Iterator[Cha
         yield from changes_between(before, after)
 
 
-def _of_code(last: RunRecord, record: JobRecord, ready: Ready) -> Iterator[FileChange]:
+def _file_changes(last: RunRecord, record: JobRecord, ready: Ready) -> Iterator[FileChange]:
+    """Yield the files that changed since the run `last`. Their lines are compared only if both
+    codes are on this machine and small."""
     if record.bundle == ready.tree.sha256 or not record.files:
         return
     before = Side("", record.plan, record, ref=last.ref)
@@ -160,8 +167,7 @@ class Side:
             return self.record.bundle
         for upload in self.plan.get("uploads", ()):
             if upload["kind"] == "code":
-                sha256: str = upload["sha256"]
-                return sha256
+                return str(upload["sha256"])
         return None
 
     @property
@@ -215,7 +221,7 @@ class Difference(Printable):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the differences as JSON data."""
-        data: dict[str, Any] = {"equal": self.equal, "before": self.before, "after": self.after}
+        data: dict[str, object] = {"equal": self.equal, "before": self.before, "after": self.after}
         for name in ("target", "job", "request", "code"):
             data[name] = _to_dicts(getattr(self, name))
         data["bundles"] = list(self.bundles)
@@ -228,6 +234,7 @@ class Difference(Printable):
         blocks = self._table("Target", self.target)
         blocks += self._table("Job", self.job or ())
         blocks += self._table("Request", self.request)
+
         if self.code:
             files = Table(("FILE", "CHANGE"), [(file.path, file.amount) for file in self.code])
             blocks += [Heading("Code"), files]
@@ -236,6 +243,7 @@ class Difference(Printable):
             names = [name or "none" for name in self.bundles]
             bundles = Table(("", self.before, self.after), [("bundle", *names)])
             blocks += [Heading("Code"), bundles]
+
         if self.results:
             rows = [_row(str(change.path[0]), change) for change in self.results]
             table = Table(("", self.before, self.after), rows)
@@ -244,6 +252,7 @@ class Difference(Printable):
         return Document(blocks)
 
     def _table(self, title: str, changes: Sequence[Change]) -> list[Block]:
+        """Return a heading and the changes below it; nothing without changes."""
         if not changes:
             return []
         rows = [_row(change.name, change) for change in changes]
@@ -254,8 +263,10 @@ def _row(name: str, change: Change) -> tuple[str, str, str]:
     return name, shown(change.before), shown(change.after)
 
 
-def _to_dicts(changes: Sequence[Change | FileChange] | None) -> list[dict[str, Any]] | None:
-    return None if changes is None else [change.to_dict() for change in changes]
+def _to_dicts(changes: Sequence[Change | FileChange] | None) -> list[dict[str, object]] | None:
+    if changes is None:
+        return None
+    return [change.to_dict() for change in changes]
 
 
 def results_of(status: RunStatus, reports: Sequence[Mapping[str, float]]) -> dict[str, object]:
@@ -264,11 +275,13 @@ def results_of(status: RunStatus, reports: Sequence[Mapping[str, float]]) -> dic
     results: dict[str, object] = {"state": str(status.state), "duration": duration_of(status)}
     if status.cost is not None:
         results["cost"] = f"${status.cost:,.2f}"
+
     values_of: dict[str, list[float]] = {}
     for report in reports:
         for name, value in report.items():
             if name not in PLACES and name not in PROGRESS:
                 values_of.setdefault(name, []).append(value)
+
     for name, values in values_of.items():
         last = values[-1]
         results[f"last {name}"] = number(last) if isfinite(last) else str(last)
@@ -285,18 +298,18 @@ def results_of(status: RunStatus, reports: Sequence[Mapping[str, float]]) -> dic
 def difference(before: Side, after: Side, settings: Settings) -> Difference:
     """Compare two sides. If the code differs, code that is not on this machine is fetched from the
     run's target."""
-    target: list[Change] = []
+    target = []
     job = None
-    request: list[Change] = []
+    request: Iterable[Change] = ()
     code = None
-    notes: list[str] = []
-    results: list[Change] = []
+    notes = []
+    results: Iterable[Change] = ()
 
     old_target = before.plan["target"]
     new_target = after.plan["target"]
     is_same_target = old_target == new_target
     if is_same_target:
-        request += changes_between(before.request, after.request)
+        request = changes_between(before.request, after.request)
     else:
         target.append(Change(("target",), old_target, new_target))
         notes.append("the requests are for different targets and are not compared")
@@ -313,7 +326,7 @@ def difference(before: Side, after: Side, settings: Settings) -> Difference:
             notes.append(f"{with_old}, `{after.title}` with {new.version}")
 
     if before.results and after.results:
-        results += changes_between(before.results, after.results)
+        results = changes_between(before.results, after.results)
     return Difference(
         before=before.title,
         after=after.title,
@@ -344,6 +357,8 @@ def _code_changes(
 def _contents(
     side: Side, paths: set[str], settings: Settings | None, stack: ExitStack, notes: list[str]
 ) -> Callable[[str], bytes | None]:
+    """Return a function that returns the content of one of the files, and None for one that cannot
+    be read. Code that is fetched for this stays until `stack` is closed."""
     tree = side.tree
     if not paths or settings is None:
         return lambda _: None

@@ -52,15 +52,16 @@ class JobSource(NamedTuple):
         because an override replaced their values. If there are no overrides, yield nothing."""
         if not self.overrides:
             return
+
         for override in self.overrides:
-            way, _, text = override.partition("=")
-            name = way.rpartition(".")[2].strip("\"'] ")
+            path, _, text = override.partition("=")
+            name = path.rpartition(".")[2].strip("\"'] ")
             yield from secret_texts([((name,), text)])
 
         values = []
-        for path, text in texts_of(self._data()):
-            if any(isinstance(part, str) for part in path):
-                values.append((path, text))
+        for keys, text in texts_of(self._data()):
+            if any(isinstance(key, str) for key in keys):  # no name says what other texts are
+                values.append((keys, text))
         yield from secret_texts(values)
 
     def hidden_text(self, secrets: Secrets) -> str | None:
@@ -69,10 +70,13 @@ class JobSource(NamedTuple):
         escapes or over several lines."""
         if self.text is None:
             return None
+
         in_file = _secrets_in_file(self.text)
         secrets = secrets._replace(values=(*secrets.values, *in_file))
         if not any(secrets):
             return self.text
+
+        # the reader of the file joins lines and replaces escapes, so it may find more
         hidden = self._replace(text=secrets.hidden(self.text))
         left = [value for _, value in texts_of(hidden._data())]
         if not left or secrets.hidden(left) != left:
@@ -106,9 +110,10 @@ def keep_plan(
 
     plan_fields = replace(plan, processes=()).to_dict()
     del plan_fields["processes"]
+    # `KeptFile` has the first five fields of `Entry`
     files = tuple(KeptFile(*entry[:5]) for entry in ready.tree.entries)
     overrides = secrets.hidden(list(source.overrides))
-    hidden = dict.fromkeys(_hidden_ways(raw, secrets))
+    hidden = dict.fromkeys(_hidden_paths(raw, secrets))
     record = JobRecord(
         version=__version__,
         job=secrets.hidden(raw["job"]),
@@ -126,6 +131,7 @@ def keep_plan(
         difference=commit.difference,
         hidden=tuple(hidden),
     )
+
     if kind == SWEEP:
         return record._replace(trial=ready.rate_and_limit())
     prepared = None
@@ -156,7 +162,7 @@ def settings_of(record: JobRecord) -> TargetSettings | None:
     return target.settings(**settings)
 
 
-def _hidden_ways(raw: Mapping[str, Any], secrets: Secrets) -> Iterator[str]:
+def _hidden_paths(raw: Mapping[str, Any], secrets: Secrets) -> Iterator[str]:
     """Yield where `raw`, the content of a record, contains secrets. For `raw["job"]` and
     `raw["prepared"]`, yield the path of each secret value, in the syntax of `--set`. For other keys
     of `raw`, such as `settings`, yield the key."""
@@ -166,7 +172,7 @@ def _hidden_ways(raw: Mapping[str, Any], secrets: Secrets) -> Iterator[str]:
         for path, text in texts_of(value):
             if secrets.hidden(text) == text:
                 continue
-            if part not in ("job", "prepared"):
+            if part not in ("job", "prepared"):  # `--set` reaches no other part
                 yield part
                 break
             yield dotted(path)
@@ -174,15 +180,17 @@ def _hidden_ways(raw: Mapping[str, Any], secrets: Secrets) -> Iterator[str]:
 
 def _secrets_in_file(text: str) -> Iterator[str]:
     """Yield the secrets that the rules for file contents find in the text of a job's file."""
-    content, name = text.encode("utf-8", "replace"), "job.yaml"
+    content = text.encode("utf-8", "replace")
+    name = "job.yaml"
     spans = suspects(content, name)
-    if spans:
-        from cloudtrain.code.secrets import matches
+    if not spans:
+        return
+    from cloudtrain.code.secrets import matches
 
-        for match in matches(content, spans, name):
-            secret = content[match.start : match.end].decode("utf-8", "replace")
-            if secret.strip():
-                yield secret
+    for match in matches(content, spans, name):
+        secret = content[match.start : match.end].decode("utf-8", "replace")
+        if secret.strip():
+            yield secret
 
 
 @dataclass(frozen=True)
@@ -218,10 +226,12 @@ class SentJob(Printable):
         secrets yourself."""
         title = f"The job of the run {self.name}, sent by cloudtrain {self.kept.version}"
         lines = [title, *self._source()]
-        for way in self._hidden_ways():
-            lines.append(f"fill in {way}: it looked like a secret, and is not kept")
+        for place in self._hidden_places():
+            lines.append(f"fill in {place}: it looked like a secret, and is not kept")
+
         text = ""
         for line in lines:
+            # one comment of one line each, whatever characters a name in it has
             comment = on_one_line(" ".join(line.split()))
             text += f"# {comment}\n"
         return text + yaml_text(self.job)
@@ -259,11 +269,12 @@ class SentJob(Printable):
         plan = self.kept.plan
         request = list(request_blocks(plan["request"]))
         blocks.append(Section(f"Request (plan {plan['sha256'][:12]})", request))
-        for way in self._hidden_ways():
-            blocks.append(Notice("notice", f"`{way}` looked like a secret, and is not kept"))
+        for place in self._hidden_places():
+            blocks.append(Notice("notice", f"`{place}` looked like a secret, and is not kept"))
         return Document(blocks)
 
     def _pairs(self) -> Iterator[tuple[str, str]]:
+        """Yield the labels and values at the top of the page."""
         record = self.kept
         created = datetime.fromtimestamp(self.created).astimezone()
         yield "submitted", created.strftime("%Y-%m-%d %H:%M:%S %z")
@@ -274,12 +285,14 @@ class SentJob(Printable):
         if record.rerun_of:
             verb = "continues" if record.kind == SWEEP else "repeats"
             yield verb, record.rerun_of
+
         settings = {key: value for key, value in record.settings.items() if key != "type"}
         target = self.ref.target
         if settings:
             target += f", with {json.dumps(settings, ensure_ascii=False)}"
         yield "target", target
         yield "source", "\n".join(self._source()) or "in no git repository"
+
         count = len(users_files(record.files))
         files = "1 file" if count == 1 else f"{count:,} files"
         if count < len(record.files):
@@ -291,11 +304,14 @@ class SentJob(Printable):
         return self.kept.branch is not None or self.kept.commit is not None
 
     def _source(self) -> Iterator[str]:
+        """Yield lines about the commit of the code, and what of the code is not in it."""
         record = self.kept
         if not self._has_commit:
             return
-        branch = f" of branch {record.branch}" if record.branch else ""
-        yield f"commit {record.commit or 'none yet'}{branch}"
+        commit = record.commit or "none yet"
+        if record.branch:
+            commit += f" of branch {record.branch}"
+        yield f"commit {commit}"
         if record.difference:
             yield f"with changes that are not committed; hash of the difference {record.difference}"
         elif record.dirty:
@@ -303,13 +319,15 @@ class SentJob(Printable):
         elif record.dirty is None and record.commit is not None:
             yield "git did not report whether the code differs from this commit"
 
-    def _hidden_ways(self) -> list[str]:
+    def _hidden_places(self) -> list[str]:
+        """Return the fields of the job whose values are not kept. If there are none, return in
+        words which other parts of the record lack values."""
         names = {
             "settings": "a value of the target's settings",
             "request": "a value of the request",
         }
-        ways = [way for way in self.kept.hidden if way not in names]
-        return ways or [names[way] for way in self.kept.hidden]
+        fields = [path for path in self.kept.hidden if path not in names]
+        return fields or [names[part] for part in self.kept.hidden]
 
 
 # The code of a run, which its record lists: to send it again, to compare it, and to write it into a
@@ -340,17 +358,20 @@ def code_of(
     if only is not None:
         paths = set(only)
         entries = [entry for entry in entries if entry.path in paths]
+
     with tempfile.TemporaryDirectory(prefix="cloudtrain-") as folder:
         scratch = Path(folder)
         upload = code_upload(record, ref)
-        files = [entry for entry in entries if entry.target is None]
-        places = _places(files, service.code(ref, upload, scratch))
+        files = [entry for entry in entries if entry.target is None]  # links have no content
+        places = _find_files(files, service.code(ref, upload, scratch))
+
         missing = [entry.path for entry in files if entry.path not in places]
         if missing:
             what = f"`{missing[0]}`"
             if len(missing) > 1:
                 what += f" and {len(missing) - 1} more files"
-            raise gone(ref, what)
+            raise _code_is_gone(ref, what)
+
         size = sum(entry.size for entry in entries)
         identity = Bundle(content_hash(entries), size, len(entries))
         yield Tree(scratch, tuple(entries), (), identity, {}, places)
@@ -366,7 +387,7 @@ def code_upload(record: JobRecord, ref: RunRef) -> Upload:
     return next((item for item in uploads if item.kind == "code"), uploads[0])
 
 
-def gone(ref: RunRef, what: str) -> TargetError:
+def _code_is_gone(ref: RunRef, what: str) -> TargetError:
     """Return the error for code that no longer exists. `what` names the missing file or the
     cause."""
     message = f"the code of `{ref.name}` is gone: {what}"
@@ -385,11 +406,16 @@ class SameCode:
         self._service = service
 
     def write(self, path: Path) -> None:
+        """Write the bundle to `path`.
+
+        Raises:
+            TargetError: a file was deleted or changed (CT972), or the target does not answer.
+        """
         with code_of(self._record, self._ref, self._service) as tree:
             try:
                 tree.write(path)
             except SourceChanged as error:
-                raise gone(self._ref, error.message) from None
+                raise _code_is_gone(self._ref, error.message) from None
 
 
 def write_code(tree: Tree, destination: Path) -> list[str]:
@@ -397,39 +423,41 @@ def write_code(tree: Tree, destination: Path) -> list[str]:
     the paths of the files. After an error, the folder contains none of the files."""
     from cloudtrain.code.unpack import unpack
 
-    own = tuple(users_files(tree.entries))
+    files = tuple(users_files(tree.entries))
     with tempfile.TemporaryDirectory(prefix="cloudtrain-") as folder:
         archive = Path(folder, "code.tar.gz")
-        identity = Bundle(content_hash(own), 0, len(own))
-        part = Tree(tree.root, own, (), identity, {}, tree.included)
+        identity = Bundle(content_hash(files), 0, len(files))
+        part = Tree(tree.root, files, (), identity, {}, tree.included)
         part.write(archive)
-        # `..` may lead out of a link.
+        # without `..`, which may lead out of a link
         unpack(archive, Path(os.path.abspath(destination)), part.sha256)
-    return [entry.path for entry in own]
+    return [entry.path for entry in files]
 
 
-def _places(files: Iterable[Entry], folders: Iterator[Path]) -> dict[str, str]:
+def _find_files(files: Iterable[Entry], folders: Iterator[Path]) -> dict[str, str]:
     """Map the path of each file to a location at which the file still has its original content.
     Searches the folders one after the other until all files are found. Files without such a
     location are left out."""
     left = list(files)
-    places: dict[str, str] = {}
+    places = {}
     while left:
         folder = next(folders, None)
         if folder is None:
             break
-        # a pipe blocks whoever opens it
+
         candidates = []
         locations = []
         for entry in left:
             location = f"{folder}/{entry.path}"
-            if os.path.isfile(location):
+            if os.path.isfile(location):  # a pipe blocks whoever opens it
                 candidates.append(entry)
                 locations.append(location)
+
         sizes = [entry.size for entry in candidates]
         digests = hash_files(locations, sizes, [None] * len(sizes))
         for entry, location, digest in zip(candidates, locations, digests, strict=True):
             if isinstance(digest, Digest) and digest.sha256 == entry.sha256:
                 places[entry.path] = location
+
         left = [entry for entry in left if entry.path not in places]
     return places

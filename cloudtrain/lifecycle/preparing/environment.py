@@ -83,19 +83,19 @@ class Installation(NamedTuple):
     def add_to(self, plan: Plan) -> Plan:
         """Return the plan with a line of its summary, notes, and the packages for `--json`."""
         wanted = self.requirements
-        summary = (*plan.summary, ("requirements", self._line()))
-        notes = list[str]()
+        summary = (*plan.summary, ("requirements", self._describe()))
+        notes = plan.notes
         if wanted.undecided and self.contents.is_image:
             number = len(wanted.packages)
             which = "the package" if number == 1 else f"{wanted.undecided} of {number} packages"
             verb = "is" if wanted.undecided == 1 else "are"
-            notes.append(
-                f"{which} in `{wanted.file}` {verb} not pinned: the machine decides the version"
-            )
-        all_notes = (*plan.notes, *notes)
-        return replace(plan, summary=summary, notes=all_notes, environment=self.to_json())
+            note = f"{which} in `{wanted.file}` {verb} not pinned: the machine decides the version"
+            notes = (*notes, note)
+        return replace(plan, summary=summary, notes=notes, environment=self.to_json())
 
-    def _line(self) -> str:
+    def _describe(self) -> str:
+        """Return the text of the plan's summary: what is installed, and what of the image changes
+        or stays."""
         wanted = self.requirements
         own = [item for item in wanted.packages if item.name in wanted.folders]
         count = len(wanted.packages) - len(own)
@@ -106,6 +106,7 @@ class Installation(NamedTuple):
         if wanted.form != "pip":
             line += f" ({wanted.digest[:12]}, Python {self.contents.python})"
         lines = [line]
+
         if own:
             names = ", ".join(f"{item.name} {item.version}" for item in own)
             wheels = "1 package of your own as a wheel"
@@ -115,14 +116,15 @@ class Installation(NamedTuple):
         if wanted.brought or self.keeps_torch:
             owner = "the image" if self.contents.is_image else "this Python"
             lines.append(f"torch {self.contents.torch} of {owner} stays")
+
         is_unknown = self.contents.is_image and self.contents.packages is None
         if is_unknown and wanted.form != "pip":
             lines.append("what the image has is not known offline")
         if self.replaced:
-            lines.append(self._replaced_line())
+            lines.append(self._describe_replaced())
         return "\n".join(lines)
 
-    def _replaced_line(self) -> str:
+    def _describe_replaced(self) -> str:
         """Return which packages of the image the job replaces: first those whose first number
         changes, because they break most."""
 
@@ -197,7 +199,7 @@ def with_requirements(
         if text.startswith(WRITTEN):
             written = name
     if not is_new and written is not None:
-        return _renamed(job, written), tree, None
+        return requiring(job, written), tree, None
     read = reader_of(tree)
     if read(file) is None:
         return job, tree, None  # CT102 reports it
@@ -208,6 +210,7 @@ def with_requirements(
     if contents.torch and locked and not _agree(locked, contents.torch):
         if contents.is_image:
             raise _other_torch(wanted.file, locked, contents.torch)
+        # without an image, the list's own torch is installed with all that it needs
         wanted = _read(job, tree, file, read, contents, prune=False)
     installation = Installation(wanted, contents, is_named)
 
@@ -222,9 +225,10 @@ def with_requirements(
         text = tree.read_text(file) or ""
     else:
         return job, tree, installation
+
     for path, content in wanted.wheels.items():
         tree = _with_file(tree, path, content)
-    return _renamed(job, name), _with_list(tree, name, text, installation), installation
+    return requiring(job, name), _with_list(tree, name, text, installation), installation
 
 
 def contents_of(job: AnyJob, where: Where) -> Contents:
@@ -236,6 +240,7 @@ def contents_of(job: AnyJob, where: Where) -> Contents:
 
 
 def _other_torch(file: str, locked: str, in_image: str) -> JobError:
+    """Return the error for a list whose torch is not the image's."""
     line = ".".join(re.findall(r"\d+", in_image)[:2])
     other = ".".join(re.findall(r"\d+", locked)[:2])
     hint = f'ask for `torch=={line}.*`, or take the image with `version: "{other}"`'
@@ -245,6 +250,8 @@ def _other_torch(file: str, locked: str, in_image: str) -> JobError:
 def _read(
     job: AnyJob, tree: Tree, file: str, read: Read, contents: Contents, *, prune: bool
 ) -> Requirements:
+    """Read the job's requirements file. `prune` leaves out the torch that the machine has, and what
+    only torch needs."""
     extras = job.environment.extras
     groups = job.environment.groups
     if form_of(file, read(file) or "") == "pip":
@@ -255,8 +262,9 @@ def _read(
     return read_own_lock(tree, file, read, platform, extras=extras, groups=groups, prune=prune)
 
 
-def _renamed(job: AnyJob, name: str) -> AnyJob:
-    environment = job.environment.model_copy(update={"requirements": name})
+def requiring(job: AnyJob, file: str | None) -> AnyJob:
+    """Return the job with another requirements file."""
+    environment = job.environment.model_copy(update={"requirements": file})
     return job.model_copy(update={"environment": environment})
 
 

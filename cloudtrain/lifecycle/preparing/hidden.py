@@ -18,7 +18,7 @@ _SIGNATURE = re.compile(
 """Keys in an address: signatures of Azure's and Amazon's storage, and passwords."""
 
 
-_BETWEEN = r"[\"']?(?:\s*[=:]\s*|\s+)[\"']?"
+_SEPARATOR = r"[\"']?(?:\s*[=:]\s*|\s+)[\"']?"
 """What stands between a name and its value."""
 
 
@@ -40,12 +40,14 @@ class Secrets(NamedTuple):
         return self._hide_pairs(value) if self.pairs else value
 
     def _hide_pairs(self, value: Any) -> Any:
+        """Return a copy of JSON data with the secrets of `pairs` hidden."""
         if isinstance(value, str):
             for name, secret in self.pairs:
                 if value.strip("\"'") == secret:
                     return HIDDEN
-                named = rf"({re.escape(name)}{_BETWEEN}){re.escape(secret)}(?![\w-])"
+                named = rf"({re.escape(name)}{_SEPARATOR}){re.escape(secret)}(?![\w-])"
                 value = re.sub(named, rf"\1{HIDDEN}", value)
+                # a secret of the command line may stand anywhere in a text
                 if name in ("command", "arguments"):
                     value = value.replace(secret, HIDDEN)
             return value

@@ -50,10 +50,10 @@ if TYPE_CHECKING:
 
 _BAD = (RunState.FAILED, RunState.STOPPED, RunState.LOST)
 
-_LOOKED_AT = 200
+_SEARCHED_RUNS = 200
 """Number of the newest runs that are searched for `last`."""
 
-_MOST_FILES = 200
+_SEARCHED_FILES = 200
 """Maximum number of files in a folder that are searched for the job of a name."""
 
 
@@ -66,15 +66,13 @@ class Awaited(NamedTuple):
 
 def resolve_run_inputs(
     job: AnyJob, target: str, settings: Settings
-) -> tuple[AnyJob, tuple[str, ...], tuple[Awaited, ...], tuple[str, ...]]:
+) -> tuple[AnyJob, tuple[str, ...], tuple[Awaited, ...]]:
     """Return the job with each `run:...` input replaced with a location; notes for the reader of
-    the plan; runs to ask the target about before the job is sent; and the runs that the target will
-    wait for."""
+    the plan; and the inputs from runs that have not ended."""
     inputs = dict(job.inputs)
     problems: list[Problem] = []
     notes: list[str] = []
     awaited: list[Awaited] = []
-    after: dict[str, None] = {}
     with read_store(settings.state_dir) as store:
         search = _Search(store, target, settings, job.folder or settings.cwd)
         for name, item in job.inputs.items():
@@ -85,23 +83,20 @@ def resolve_run_inputs(
             assert source is not None, "the model has checked it"
             path = ("inputs", name, target)
             try:
-                row, state = search.row(source.run)
-                place = _place(store, row, source)
+                row, state = search.find(source.run)
+                place = _place_of(store, row, source)
             except CloudtrainError as error:
                 problems.append(Problem(path, error.message, error.hint, code=error.code))
                 continue
+
             inputs[name] = item.model_copy(update={target: place})
             notes += _notes(name, reference, row, place, state)
-            if state.is_final:
-                continue
-            if target_of(target).facts.waits_for_runs:
-                after[row.name] = None
-            else:
+            if not state.is_final:
                 awaited.append(Awaited(path, row.ref))
     if problems:
         raise JobError(problems)
     job = job.model_copy(update={"inputs": inputs})
-    return job, tuple(notes), tuple(awaited), tuple(after)
+    return job, tuple(notes), tuple(awaited)
 
 
 def states_of(awaited: Sequence[Awaited], settings: Settings) -> dict[RunRef, RunState | None]:
@@ -130,20 +125,20 @@ class _Search(NamedTuple):
     settings: Settings
     folder: Path
 
-    def row(self, name: str) -> tuple[RunRecord, RunState]:
+    def find(self, name: str) -> tuple[RunRecord, RunState]:
         """Return the run that a name stands for, and the run's last known state."""
         rows, is_job = self._candidates(name)
         if not rows:
             message = f"no run on `{self.target}` is called `{name}`"
-            raise CloudtrainError(message, hint=self._near(name), code="CT021")
+            raise CloudtrainError(message, hint=self._suggest(name), code="CT021")
         if is_job:
-            return self._best(rows)
+            return self._choose(rows)
         if len(rows) > 1:
             names = join_names([row.name for row in rows[:5]])
             message = f"`{name}` begins the names of {len(rows)} runs"
             hint = f"write one of the full names: {names}"
             raise CloudtrainError(message, hint=hint, code="CT021")
-        state = self._state(rows[0])
+        state = self._state_of(rows[0])
         if state in _BAD:
             raise _unusable(rows[0], f"is {state}")
         return rows[0], state
@@ -151,20 +146,20 @@ class _Search(NamedTuple):
     def _candidates(self, name: str) -> tuple[list[RunRecord], bool]:
         """Return the runs that match a name, newest first, and whether the name is a job's name."""
         if name == NEWEST:
-            return self._here(self.store.newest(limit=_LOOKED_AT))[:1], False
+            return self._usable(self.store.newest(limit=_SEARCHED_RUNS))[:1], False
         exact = self.store.get(name)
-        if exact is not None and self._here([exact]):
+        if exact is not None and self._usable([exact]):
             return [exact], False
-        of_job = self._here(self.store.newest(job=name))
+        of_job = self._usable(self.store.newest(job=name))
         if of_job:
             return of_job, True
-        return self._here(self.store.starting_with(name)), False
+        return self._usable(self.store.starting_with(name)), False
 
-    def _best(self, rows: Sequence[RunRecord]) -> tuple[RunRecord, RunState]:
+    def _choose(self, rows: Sequence[RunRecord]) -> tuple[RunRecord, RunState]:
         """Return the newest run of a job that has succeeded, or else the newest that goes on."""
-        states: list[RunState] = []
+        states = []
         for row in rows:
-            state = self._state(row)
+            state = self._state_of(row)
             if state is RunState.SUCCEEDED:
                 return row, state
             states.append(state)
@@ -176,12 +171,12 @@ class _Search(NamedTuple):
             why += f", as are the others of `{rows[0].job_name}`"
         raise _unusable(rows[0], why)
 
-    def _state(self, row: RunRecord) -> RunState:
+    def _state_of(self, row: RunRecord) -> RunState:
         """Return the run's last recorded state. If that is not final, and runs can wait for other
         runs on the target, ask the target for the state. It is `lost` if the run no longer exists.
         A stopped sweep that has a best trial counts as succeeded."""
         state = RunState(row.state)
-        if row.key.startswith((SWEEP, TUNER)):  # a stopped sweep still has a best trial
+        if row.key.startswith((SWEEP, TUNER)):
             has_best = state is RunState.STOPPED and self.store.outputs_of(row.name)
             return RunState.SUCCEEDED if has_best else state
         if state.is_final or not target_of(self.target).facts.waits_for_runs:
@@ -191,15 +186,18 @@ class _Search(NamedTuple):
         except RunNotFound:
             return RunState.LOST
 
-    def _here(self, rows: Sequence[RunRecord]) -> list[RunRecord]:
+    def _usable(self, rows: Sequence[RunRecord]) -> list[RunRecord]:
+        """Return those of the runs that are on the target and were sent."""
         return [row for row in rows if row.target == self.target and row.stage in SENT]
 
-    def _near(self, name: str) -> str:
+    def _suggest(self, name: str) -> str:
+        """Return a hint for a name that no run has: the file of the job with this name, or similar
+        names."""
         file = _file_of_job(name, self.folder)
         if file is not None:
             path = os.path.relpath(file, self.settings.cwd)
             return f"run it there first: `cloudtrain submit {quote(path)} --target {self.target}`"
-        rows = self._here(self.store.newest(limit=_LOOKED_AT))
+        rows = self._usable(self.store.newest(limit=_SEARCHED_RUNS))
         names = [row.job_name for row in rows] + [row.name for row in rows]
         similar = did_you_mean(name, list(dict.fromkeys(names))[:8])
         return similar or f"submit a job of that name with `--target {self.target}`"
@@ -212,7 +210,7 @@ def _file_of_job(name: str, folder: Path) -> Path | None:
         files = [path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES]
     except OSError:
         return None
-    for file in sorted(files)[:_MOST_FILES]:
+    for file in sorted(files)[:_SEARCHED_FILES]:
         with suppress(OSError, Unreadable):
             text = read_text(file)
             if name not in text:
@@ -229,7 +227,7 @@ def _unusable(row: RunRecord, why: str) -> CloudtrainError:
     return CloudtrainError(message, hint=hint, code="CT021")
 
 
-def _place(store: Store, row: RunRecord, source: RunInput) -> str:
+def _place_of(store: Store, row: RunRecord, source: RunInput) -> str:
     """Return the location of what an input names of a run.
 
     Raises:
@@ -248,6 +246,8 @@ def _place(store: Store, row: RunRecord, source: RunInput) -> str:
 
 
 def _no_output(row: RunRecord, source: RunInput, places: Mapping[str, str]) -> CloudtrainError:
+    """Return the error for an output that a run does not have. `places` are the outputs that it
+    has."""
     hint: str | None
     if not places and row.key.startswith((SWEEP, TUNER)):
         message = f"the best trial of the sweep `{row.name}` is not known"
@@ -274,10 +274,12 @@ def _no_output(row: RunRecord, source: RunInput, places: Mapping[str, str]) -> C
 
 
 def _as_written(output: str) -> str:
+    """Return an output's name in the store as a job file writes it."""
     return output.replace("outputs/", "output/")
 
 
 def _notes(name: str, reference: str, row: RunRecord, place: str, state: RunState) -> list[str]:
+    """Return what a reader of the plan should know about the input `name` from the run `row`."""
     notes = [f"input `{name}`: `{reference}` is `{place}`, written by `{row.name}`"]
     if not state.is_final and target_of(row.target).facts.waits_for_runs:
         notes.append(f"the run waits for `{row.name}`, which is {state}")
@@ -296,6 +298,7 @@ def _notes(name: str, reference: str, row: RunRecord, place: str, state: RunStat
 # the same data is sent only once.
 
 _WORTH_MONEY = 1 << 30
+"""Size of data in bytes from which a plan names the price of its storage."""
 _MONTHLY = 0.023
 """Approximate price in US dollars for storing one GiB in the clouds' standard storage for a
 month."""
@@ -311,8 +314,8 @@ def place_data(job: AnyJob, where: Where) -> tuple[AnyJob, tuple[Upload, ...], t
     notes for the plan."""
     target = where.target
     inputs = dict(job.inputs)
-    uploads: dict[str, Upload] = {}
-    problems: list[Problem] = []
+    uploads = {}
+    problems = []
     for name, item in job.inputs.items():
         if not is_uploaded(item, target):
             continue
@@ -323,6 +326,7 @@ def place_data(job: AnyJob, where: Where) -> tuple[AnyJob, tuple[Upload, ...], t
         except UnreadableData as error:
             problems.append(Problem(path, error.message, error.hint, code=error.code))
             continue
+
         is_file = os.path.isfile(source)
         kind = "file" if is_file else "folder"
         if item.type == ("uri_folder" if is_file else "uri_file"):
@@ -330,6 +334,7 @@ def place_data(job: AnyJob, where: Where) -> tuple[AnyJob, tuple[Upload, ...], t
             hint = f"write `type: uri_{kind}` under `inputs.{name}`"
             problems.append(Problem(path, message, hint, code="CT986"))
             continue
+
         place_of = part(target, DataPlaces)
         assert place_of is not None, "only data for a target with this part is uploaded"
         file_name = os.path.basename(source)
@@ -339,12 +344,13 @@ def place_data(job: AnyJob, where: Where) -> tuple[AnyJob, tuple[Upload, ...], t
         inputs[name] = item.model_copy(update={target.name: read})
         count = len(data.files)
         uploads[folder] = Upload("data", data.sha256, folder, data.size, count, source=source)
+
     if problems:
         raise JobError(problems)
     data_uploads = tuple(uploads.values())
     if data_uploads:
         job = job.model_copy(update={"inputs": inputs})
-    return job, data_uploads, tuple(_local_data_notes(data_uploads))
+    return job, data_uploads, tuple(_upload_notes(data_uploads))
 
 
 def emulated_here(job: AnyJob, emulated: Target) -> AnyJob:
@@ -359,7 +365,7 @@ def emulated_here(job: AnyJob, emulated: Target) -> AnyJob:
     return job.model_copy(update={"inputs": inputs})
 
 
-def _local_data_notes(uploads: tuple[Upload, ...]) -> Iterator[str]:
+def _upload_notes(uploads: tuple[Upload, ...]) -> Iterator[str]:
     for upload in uploads:
         what = f"`{upload.source}`, {format_size(upload.size)} of data"
         note = f"{what}, is uploaded once, when the job is submitted"
@@ -374,7 +380,7 @@ def _local_data_notes(uploads: tuple[Upload, ...]) -> Iterator[str]:
 
 
 def with_secret_places(
-    job: AnyJob, where: Target, emulated: str | None, environ: Mapping[str, str]
+    job: AnyJob, target: Target, emulated: str | None, environ: Mapping[str, str]
 ) -> tuple[AnyJob, tuple[str, ...]]:
     """Return the job with the variable that contains the locations of the secrets, and notes about
     secrets that this machine needs but lacks.
@@ -382,28 +388,29 @@ def with_secret_places(
     A local run that emulates another target uses a secret's location for `local`, or if there is
     none, the secret's location for the emulated target.
     """
-    places: dict[str, str] = {}
-    problems: list[Problem] = []
-    candidates = [where]
+    places = {}
+    problems = []
+    candidates = [target]
     if emulated is not None:
         candidates.append(target_of(emulated))
+
     for name, secret in job.environment.secrets.items():
-        wrong: list[str] = []
-        for target in candidates:
-            place = secret.of(target.name)
-            if place and place.partition(":")[0] in target.facts.secrets:
+        wrong = []
+        for candidate in candidates:
+            place = secret.of(candidate.name)
+            if place and place.partition(":")[0] in candidate.facts.secrets:
                 places[name] = place
                 break
             if place:
                 wrong.append(place)
         else:
-            what = f"has no location on {where.title}"
+            what = f"has no location on {target.title}"
             if wrong:
-                what = f"cannot be read on {where.title} from `{wrong[0]}`"
-            hint = f"remove it: jobs on {where.title} get no secrets from cloudtrain"
-            if where.facts.secrets:
-                example = next(iter(where.facts.secrets.values())).replace("NAME", name)
-                hint = f'write `environment.secrets.{name}: {{{where.name}: "{example}"}}`'
+                what = f"cannot be read on {target.title} from `{wrong[0]}`"
+            hint = f"remove it: jobs on {target.title} get no secrets from cloudtrain"
+            if target.facts.secrets:
+                example = next(iter(target.facts.secrets.values())).replace("NAME", name)
+                hint = f'write `environment.secrets.{name}: {{{target.name}: "{example}"}}`'
             path = ("environment", "secrets", name)
             problems.append(Problem(path, f"the secret `{name}` {what}", hint, code="CT072"))
     if problems:
@@ -412,12 +419,14 @@ def with_secret_places(
     variables = {**job.environment.variables, VARIABLE: json.dumps(places, sort_keys=True)}
     environment = job.environment.model_copy(update={"variables": variables})
     job = job.model_copy(update={"environment": environment})
-    if not where.facts.has_secrets_here:
+    if not target.facts.has_secrets_here:
         return job, ()
-    return job, tuple(_missing(places, {**environ, **variables}))
+    return job, tuple(_secrets_missing_here(places, {**environ, **variables}))
 
 
-def _missing(places: Mapping[str, str], variables: Mapping[str, str]) -> Iterator[str]:
+def _secrets_missing_here(places: Mapping[str, str], variables: Mapping[str, str]) -> Iterator[str]:
+    """Yield a note for each secret in this machine's variables or files that a run could not
+    read."""
     for name, place in places.items():
         if not place.startswith(("env:", "file:")):
             continue

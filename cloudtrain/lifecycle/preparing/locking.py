@@ -24,8 +24,11 @@ _BLOCK = re.compile(r"(?m)^(?!--|#)\S.*\n(?:[ \t].*\n)*")
 """A package in uv's output, with its hashes and the comments that say what needs it."""
 
 _HELD = "cloudtrain-torch.txt"
+"""The file that holds torch at the image's version. uv's comments name it."""
 _OF_THE_IMAGE = "the image's PyTorch"
+"""What the comments name instead, because the file is a temporary one."""
 _LOGIN = re.compile(r"(?<=//)[^/@\s]+@")
+"""The user and password in an address."""
 
 
 def lock(
@@ -43,7 +46,7 @@ def lock(
     """
     environment = job.environment
     read_file = reader_of(Tree(folder, (), (), Bundle("", 0, 0)))
-    texts: list[str] = []
+    texts = []
 
     def read(path: str) -> str | None:
         text = _LOGIN.sub("", read_file(path) or "")
@@ -55,7 +58,8 @@ def lock(
         hint = f"name it in the job: `environment: {{requirements: {file}}}`"
         raise UsageError(f"`{file}` is a lock already", hint=hint)
     if form == "pip":
-        read_pip(file, read, environment.extras, environment.groups)
+        read_pip(file, read, environment.extras, environment.groups)  # for its errors and `texts`
+
     contents = contents_of(job, where)
     version = python or contents.python or ""
     if re.fullmatch(r"3\.\d+(\.\d+\w*)?", version) is None:
@@ -71,17 +75,21 @@ def lock(
         options.append("--python-platform=x86_64-manylinux_2_28")
     options.append(f"--python-version={version}")
     held = pinned_torch(contents) if contents.is_image and contents.torch else None
+
     output = _run_uv(folder, file, options, held, where, command)
     output = _without_foreign_indexes(output, "\n".join(texts))
-    return _finished(output, f"Python {version}", held)
+    return _finish(output, f"Python {version}", held)
 
 
 def _run_uv(
     folder: Path, file: str, options: list[str], held: str | None, where: Where, command: str
 ) -> str:
+    """Return the requirements that uv writes for a file. `held` is the constraint that keeps the
+    image's torch."""
     uv = find_uv(where.here.environ.get("PATH"))
     if uv is None:
         raise MissingExtra("`uv` is not installed", hint=pip_line("uv"))
+
     with tempfile.TemporaryDirectory() as scratch:
         constraints = Path(scratch, _HELD)
         constraints.write_text(f"{held or ''}\n", "utf-8")
@@ -106,8 +114,9 @@ def _run_uv(
         )
     if answer.returncode == 0:
         return re.sub(rf"-c \S*{_HELD}", _OF_THE_IMAGE, answer.stdout)
-    told = answer.stderr.partition("\nhint:")[0]
-    causes = re.split(r"(?m)^\s*(?:error:|cause:|×|╰─▶)\s", told)
+
+    complaint = answer.stderr.partition("\nhint:")[0]
+    causes = re.split(r"(?m)^\s*(?:error:|cause:|×|╰─▶)\s", complaint)
     first_and_last = (*causes[2:3], causes[-1])
     lines = [" ".join(cause.split()).rstrip(" ^") for cause in first_and_last]
     reason = _LOGIN.sub("", ": ".join(dict.fromkeys(lines)))
@@ -121,26 +130,25 @@ def _without_foreign_indexes(output: str, source: str) -> str:
     """Leave out the indexes that the source does not name, because they are this machine's, and all
     credentials."""
 
-    def without_login(match: re.Match[str]) -> str:
-        return _LOGIN.sub("", match[0])
-
     def if_named(match: re.Match[str]) -> str:
         return match[0] if match[1] in source else ""
 
-    output = re.sub(r"(?m)^--(?:extra-)?index-url .*\n", without_login, output)
+    index = r"(?m)^--(?:extra-)?index-url .*\n"
+    output = re.sub(index, lambda match: _LOGIN.sub("", match[0]), output)
     return re.sub(r"(?m)^--\S+ (\S+)\n", if_named, output)
 
 
-def _finished(output: str, python: str, held: str | None) -> tuple[str, list[str]]:
+def _finish(output: str, python: str, held: str | None) -> tuple[str, list[str]]:
     """Leave out the packages that only the image's torch needs: pip finds them installed. torch
     itself stays in the list, so that a plan compares it with the image's."""
-    blocks = {_name(block): block for block in _BLOCK.findall(output)}
+    blocks = {_package_in(block): block for block in _BLOCK.findall(output)}
     kept = _packages_to_keep(blocks, is_torch_held=held is not None)
 
     def if_kept(match: re.Match[str]) -> str:
-        return match[0] if _name(match[0]) in kept else ""
+        return match[0] if _package_in(match[0]) in kept else ""
 
     output = _BLOCK.sub(if_kept, output)
+
     facts = [f"{len(kept)} packages", python]
     torch = re.search(r"(?m)^torch==([^\s;]+)", output)
     if torch and held:
@@ -150,6 +158,7 @@ def _finished(output: str, python: str, held: str | None) -> tuple[str, list[str
         )
     elif torch:
         facts.append(f"torch {torch[1]} is the index's, because no image with torch is known")
+
     if not all("--hash=" in blocks[name] for name in kept):  # pip wants all or none
         output = re.sub(r" \\\n\s+--hash=\S+", "", output)
         facts.append("no hashes, because a package comes from a repository or a folder")
@@ -160,7 +169,7 @@ def _packages_to_keep(blocks: Mapping[str, str], *, is_torch_held: bool) -> set[
     """Return the packages that the file names, and those that they need. What only a held torch
     needs is left out."""
     kept = set[str]()
-    needed_by: dict[str, set[str]] = {}
+    needed_by = {}
     for name, block in blocks.items():
         comments = re.findall(r"(?m)^ +#(?: via)?(?: +(\S.*))?$", block)
         needed_by[name] = {*comments} - {"", _OF_THE_IMAGE}
@@ -177,6 +186,6 @@ def _packages_to_keep(blocks: Mapping[str, str], *, is_torch_held: bool) -> set[
     return kept
 
 
-def _name(block: str) -> str:
+def _package_in(block: str) -> str:
     name = re.split(r"[\s=@\[;]", block, maxsplit=1)[0]
     return normal(name)

@@ -83,23 +83,29 @@ def prepare(
     here = where.here
     original = anchored(work, here.cwd)
     try:
-        job, notes, awaited, after = _with_places(original, where)
+        job, notes, awaited = _with_places(original, where)
         if not _sent_target(where).facts.keeps_literals:
             job = without_literals(job)
     except JobError as error:
         raise _located(error.problems, place_of) from None
 
+    after: tuple[str, ...] = ()
+    if where.target.facts.waits_for_runs:  # then nobody has to ask about the runs
+        after = tuple(dict.fromkeys(item.ref.name for item in awaited))
+        awaited = ()
+
     is_new = tree is None
     if tree is None:
-        job, tree, more = _code_of(job, here)
-        notes = (*more, *notes)
+        job, tree, code_notes = _code_of(job, here)
+        notes = (*code_notes, *notes)
     job, tree, installation, refusal = _with_requirements(job, tree, where, is_new=is_new)
-    settle = part(where.target, SettingsChooser)
-    if settle is not None:
-        settings = settle(job, tree, where.settings)
+
+    choose_settings = part(where.target, SettingsChooser)
+    if choose_settings is not None:
+        settings = choose_settings(job, tree, where.settings)
         if settings is not where.settings:
             where = replace(where, settings=settings)
-    job, uploads, more = _place_data(job, where, place_of)
+    job, uploads, data_notes = _place_data(job, where, place_of)
 
     build = _build_hash(job, tree)
     digest = None if installation is None else installation.digest
@@ -122,7 +128,7 @@ def prepare(
         tree,
         ignore=tuple(ignore),
         place_of=place_of,
-        notes=(*notes, *more),
+        notes=(*notes, *data_notes),
         awaited=awaited,
         uploads=uploads,
         installation=installation,
@@ -136,57 +142,56 @@ def prepare(
     return replace(ready, context=context._replace(conda=conda))
 
 
-def _with_places(
-    job: AnyJob, where: Where
-) -> tuple[AnyJob, tuple[str, ...], tuple[Awaited, ...], tuple[str, ...]]:
+def _with_places(job: AnyJob, where: Where) -> tuple[AnyJob, tuple[str, ...], tuple[Awaited, ...]]:
     """Return the job with the locations of earlier runs' outputs and of secrets, notes for the
-    plan, runs to ask the target about, and runs that the target will wait for."""
+    plan, and the inputs from runs that have not ended."""
     name = where.target.name
     reads_runs = any(map(is_run_input, _input_places(job, name)))
     if not reads_runs and not job.environment.secrets:
-        return job, (), (), ()
+        return job, (), ()
     from cloudtrain.lifecycle.preparing.inputs import resolve_run_inputs, with_secret_places
 
     notes: tuple[str, ...] = ()
     awaited: tuple[Awaited, ...] = ()
-    after: tuple[str, ...] = ()
     if reads_runs:
-        job, notes, awaited, after = resolve_run_inputs(job, name, where.here)
+        job, notes, awaited = resolve_run_inputs(job, name, where.here)
     if job.environment.secrets:
         emulated = where.settings.emulated_target
         job, missing = with_secret_places(job, where.target, emulated, where.here.environ)
         notes = (*notes, *missing)
-    return job, notes, awaited, after
+    return job, notes, awaited
 
 
-def _with_requirements(
-    job: AnyJob, tree: Tree, where: Where, *, is_new: bool
-) -> tuple[AnyJob, Tree, Installation | Unusable | None, JobError | None]:
-    """Return the job and its bundle with the list of packages that it installs, or the error that
-    stops it."""
+class _Required(NamedTuple):
+    """A job and its bundle with the list of packages that the job installs. `refusal` is the error
+    that stops the job."""
+
+    job: AnyJob
+    tree: Tree
+    installation: Installation | Unusable | None = None
+    refusal: JobError | None = None
+
+
+def _with_requirements(job: AnyJob, tree: Tree, where: Where, *, is_new: bool) -> _Required:
+    """Add the list of packages to a job: of the file that it names, or of one beside it."""
     named = job.environment.requirements
-    if named == NOTHING:
-        return _requiring(job, None), tree, None, None
     file = _requirements_beside(job, tree, where) if named is None else named
     if file is None:
-        return job, tree, None, None
-    from cloudtrain.lifecycle.preparing.environment import Unusable, with_requirements
+        return _Required(job, tree)
+    from cloudtrain.lifecycle.preparing.environment import Unusable, requiring, with_requirements
 
+    if named == NOTHING:
+        return _Required(requiring(job, None), tree)
     is_named = named is not None
     try:
-        new_job, new_tree, installation = with_requirements(
-            _requiring(job, file), tree, where, is_named=is_named, is_new=is_new
+        found = with_requirements(
+            requiring(job, file), tree, where, is_named=is_named, is_new=is_new
         )
     except JobError as error:
         if is_named:
-            return job, tree, None, error
-        return job, tree, Unusable(file, error.problems[0]), None
-    return new_job, new_tree, installation, None
-
-
-def _requiring(job: AnyJob, file: str | None) -> AnyJob:
-    environment = job.environment.model_copy(update={"requirements": file})
-    return job.model_copy(update={"environment": environment})
+            return _Required(job, tree, refusal=error)
+        return _Required(job, tree, Unusable(file, error.problems[0]))
+    return _Required(*found)
 
 
 def _requirements_beside(job: AnyJob, tree: Tree, where: Where) -> str | None:
@@ -198,10 +203,12 @@ def _requirements_beside(job: AnyJob, tree: Tree, where: Where) -> str | None:
     has_packages = own.image or own.conda_file or own.build or own.of(_sent_target(where).name)
     if has_packages or job.entry_point is None:
         return None
+
     script = os.path.normpath(job.entry_point)
     text = tree.read_text(script) or ""
     if "\n# /// script" in f"\n{text}":
         return script
+
     names = {entry.path for entry in tree.entries}
     for folder in ("", script[: script.rfind("/") + 1]):
         lock = f"{folder}uv.lock"
@@ -247,12 +254,13 @@ def _code_of(job: AnyJob, here: Settings) -> tuple[AnyJob, Tree, tuple[str, ...]
     """Return three things: the job, with file names changed to those in the bundle; the tree of
     code files on disk; and notes for the plan."""
     source = _source_of(job, here)
-    job, beside, more = _environment_beside(job, source)
+    job, beside, notes = _environment_beside(job, source)
     if source.file is not None:
         beside = {source.file: str(source.folder / source.file), **beside}
+
     declared = {} if source.alone else _declared_below(source.folder, job, here.state_dir)
     tree = scan(source.folder, declared=declared, beside=beside, alone=source.alone)
-    return job, tree, (*_included(tree, beside), *more)
+    return job, tree, (*_code_notes(tree, beside), *notes)
 
 
 def _conda_text(job: AnyJob, tree: Tree) -> str | None:
@@ -301,6 +309,7 @@ def _requirements_hash(job: AnyJob, tree: Tree) -> str | None:
         return None
     file = os.path.normpath(job.environment.requirements)
     texts: dict[str, str | None] = {}
+
     waiting = [file]
     while waiting:
         name = waiting.pop()
@@ -459,7 +468,8 @@ class Ready:
         ignored = {rule_named(code).code for code in self.ignore}
         waits = self.waits_for if may_wait else ()
         unwritten = {item.path for item in self.awaited if item.ref in waits}
-        findings: list[Finding] = []
+
+        findings = []
         if ask:
             answers = self.service.check(self.work.view, self.where.settings, plan)
             findings += [finding for finding in answers if finding.path not in unwritten]
@@ -479,6 +489,7 @@ class Ready:
 
     @cached_property
     def _states(self) -> Mapping[RunRef, RunState | None]:
+        """The current state of each awaited run; None for a run that no longer exists."""
         if not self.awaited:
             return {}
         from cloudtrain.lifecycle.preparing.inputs import states_of
@@ -486,6 +497,7 @@ class Ready:
         return states_of(self.awaited, self.where.here)
 
     def _about_runs(self, waits: Sequence[RunRef]) -> Iterable[Finding]:
+        """Yield a finding for each run that has not succeeded and is not in `waits`."""
         for path, ref in self.awaited:
             state = self._states[ref]
             if state is not RunState.SUCCEEDED and ref not in waits:
@@ -494,6 +506,7 @@ class Ready:
                 yield not_succeeded(path, ref.name, None if state is None else state.value)
 
     def _compile(self, after: tuple[str, ...]) -> Plan:
+        """Return the plan without its run name, which waits for the runs `after`."""
         context = self.context._replace(after=after)
         try:
             plan = self.where.target.compile(self.work, self.where.settings, context)
@@ -524,6 +537,7 @@ class Ready:
         findings = check_plan(
             self._subject(plan or empty), ignore=self.ignore, portable=plan is None
         )
+
         refused = {problem.path for problem in error.problems}
         # many settings of a target have no position, and each is a separate mistake
         refused.discard(())
@@ -534,6 +548,7 @@ class Ready:
         return _located(problems, self.place_of)
 
     def _subject(self, plan: Plan) -> Subject:
+        """Return what the rules check."""
         where = self.where
         work = self.work
         processing = None if isinstance(work, TrainingJob) else work
@@ -541,6 +556,7 @@ class Ready:
         return Subject(reading, where.target, where.settings, self.tree)
 
     def _place(self, finding: Finding) -> Finding:
+        """Return the finding with its position in the job's file, and a hint in its syntax."""
         finding = finding._replace(hint=_in_form(finding.hint, self.place_of))
         if self.place_of is None or not finding.path:
             return finding
@@ -579,7 +595,7 @@ def _in_form(hint: str | None, place_of: PlaceOf | None) -> str | None:
     return in_form(hint, "toml" if suffix == ".toml" else "json")
 
 
-def _included(tree: Tree, beside: Mapping[str, str]) -> Iterable[str]:
+def _code_notes(tree: Tree, beside: Mapping[str, str]) -> Iterable[str]:
     """Yield notes for the plan about code from outside of the source folder, and about files inside
     that hold credentials. The job's conda file and build folder, which are the keys of `beside`,
     are left out."""
@@ -588,6 +604,7 @@ def _included(tree: Tree, beside: Mapping[str, str]) -> Iterable[str]:
     if secret:
         names = join_names(secret, _NAMED)
         yield f"files that may hold credentials are not in the bundle: {names}"
+
     elsewhere = [path for path in tree.included if path.split("/", 1)[0] not in beside]
     if elsewhere:
         included = [escape_path(path) for path in elsewhere]
@@ -608,7 +625,7 @@ def _declared_below(source: Path, job: AnyJob, state_dir: Path) -> dict[str, str
     code = [os.path.normpath(name) for name in (*files, *words) if name]
     root = os.path.realpath(source)
 
-    descriptions: dict[str, str] = {}
+    descriptions = {}
     for what, address in _declared(job, state_dir):
         for way in _ways_to(address, root):
             path = os.path.relpath(way, root)
@@ -650,6 +667,7 @@ class _Source(NamedTuple):
 
 
 def _source_of(job: AnyJob, settings: Settings) -> _Source:
+    """Return the location of a job's code: its folder, one file, or none."""
     if job.source_dir is None:
         return _Source(job.folder or settings.cwd, alone=True)
     if job.source_dir.startswith(BUNDLED):
@@ -657,8 +675,7 @@ def _source_of(job: AnyJob, settings: Settings) -> _Source:
 
         return _Source(script_path(job.source_dir.removeprefix(BUNDLED)))
     place = Path(job.source_dir)
-    # A Path raises where the name is too long.
-    if os.path.isfile(place):
+    if os.path.isfile(place):  # a method of Path raises if the name is too long
         return _Source(place.parent, place.name, alone=True)
     return _Source(place)
 
@@ -667,13 +684,14 @@ def _environment_beside(job: AnyJob, source: _Source) -> tuple[AnyJob, dict[str,
     """Find the conda file and the build folder of a job if they are outside of the code. Return the
     job with their names in the bundle, a mapping from these names to their locations, and notes for
     the plan."""
-    changes: dict[str, str] = {}
-    beside: dict[str, str] = {}
-    notes: list[str] = []
+    changes = {}
+    beside = {}
+    notes = []
     for field, exists in (("conda_file", os.path.isfile), ("build", os.path.isdir)):
         path = getattr(job.environment, field)
         if path is None:
             continue
+
         name = os.path.normpath(path)
         is_outside = name.startswith("..") or os.path.isabs(name)
         if not is_outside and not source.alone:
@@ -681,6 +699,7 @@ def _environment_beside(job: AnyJob, source: _Source) -> tuple[AnyJob, dict[str,
         place = os.path.realpath(os.path.join(source.folder, name))
         if not exists(place):
             continue  # compile reports this with all other mistakes
+
         name = os.path.basename(place)
         changes[field] = name
         beside[name] = place

@@ -43,6 +43,7 @@ def clean(state_dir: Path) -> None:
 
 
 def _folders(parent: Path) -> Iterator[Path]:
+    """Yield the folders and links to folders in `parent`; nothing if it does not exist."""
     with suppress(FileNotFoundError):
         yield from list(filter(Path.is_dir, parent.iterdir()))
 
@@ -60,12 +61,13 @@ def kept_environments(state_dir: Path) -> list[dict[str, Any]]:
     that used it, newest first."""
     links = list(filter(Path.exists, environment_links(state_dir)))
     with read_store(state_dir) as store:
-        users = store.naming([_place(link) for link in links])
+        users = store.naming([_path_in_request(link) for link in links])
         records = {names[0]: store.kept(names[0]) for names in users.values() if names}
+
     found = []
     for link in links:
         home = link.resolve().parent
-        runs = users[_place(link)]
+        runs = users[_path_in_request(link)]
         record = records[runs[0]] if runs else None
         plan = {} if record is None else record.plan
         wanted = plan.get("environment", {}).get("requirements", {})
@@ -109,16 +111,18 @@ def remove_environments(keys: Sequence[str], state_dir: Path) -> None:
                 )
                 message = f"`{name}` is {state} in `{key}`"
                 raise UsageError(message, hint=hint, code="CT954")
+
     for key in dict.fromkeys(keys):
         _remove_environment(state_dir / _ENVIRONMENTS / key)
 
 
-def _place(link: Path) -> str:
+def _path_in_request(link: Path) -> str:
     """Return what the request of a run in the environment contains, on any target."""
     return f"/{_ENVIRONMENTS}/{link.name}"
 
 
 def environment_links(state_dir: Path) -> list[Path]:
+    """Return the links of all environments, also of those whose folder is gone, by their key."""
     items = (state_dir / _ENVIRONMENTS).glob("*")
     return sorted(filter(Path.is_symlink, items))
 
@@ -128,6 +132,7 @@ def _clean_environments(state_dir: Path, *, are_used: bool) -> None:
     submit has used for two weeks. If `are_used`, unfinished runs may use these environments, so
     they are kept."""
     links = {link.resolve().parent: link for link in environment_links(state_dir)}
+
     for folder in _folders(state_dir / _ENVIRONMENTS):
         if folder.is_symlink():
             continue

@@ -53,8 +53,7 @@ class Sum(NamedTuple):
         """Return the sum of these costs."""
         billed = [cost.billed for cost in costs if cost.billed is not None]
         estimated = [cost.estimated for cost in costs if cost.estimated is not None]
-        free = [cost for cost in costs if cost.is_free]
-        priced = [cost for cost in costs if cost.billed is not None or cost.estimated is not None]
+        free_runs = sum(cost.is_free for cost in costs)
         return cls(
             group,
             len(costs),
@@ -62,8 +61,9 @@ class Sum(NamedTuple):
             sum(estimated, 0.0),
             billed_runs=len(billed),
             estimated_runs=len(estimated),
-            free_runs=len(free),
-            without_price=len(costs) - len(free) - len(priced),
+            free_runs=free_runs,
+            # a run is free, or has one of the two costs, or neither
+            without_price=len(costs) - len(billed) - len(estimated) - free_runs,
         )
 
     @property
@@ -83,6 +83,7 @@ def cost_of(
     target = usable_target(run.target)
     if target is not None and not target.facts.is_paid:
         return cost._replace(is_free=True)
+
     if status.billable_seconds is not None:
         bill = bill._replace(billable_seconds=status.billable_seconds, cost=status.cost)
     if bill.billable_seconds is not None:
@@ -90,6 +91,7 @@ def cost_of(
         if billed is None and bill.hourly is not None:
             billed = over(bill.hourly, bill.billable_seconds)
         return cost._replace(billed=billed)
+
     has_ended = status.state.is_final
     if status.started is None:
         return cost._replace(billed=0.0) if has_ended else cost._replace(estimated=0.0)

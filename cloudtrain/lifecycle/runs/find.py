@@ -70,6 +70,7 @@ def run(name: str) -> Run:
             elsewhere = None
         newest = store.newest(limit=8)
         was_removed = not rows and store.was_removed(name)
+
     if not rows and "://" in name:
         ref = RunRef.parse(name)
         status = service_of(ref.target, settings).status(ref)
@@ -81,6 +82,7 @@ def run(name: str) -> Run:
         similar = did_you_mean(name, [row.name for row in newest])
         hint = similar or "submit a job first: `cloudtrain submit job.yaml`"
         raise RunNotFound(f"there is no run `{name}`", hint=hint)
+
     if len(rows) > 1:
         names = ", ".join(f"`{row.name}`" for row in rows[:5])
         hint = f"write one of the full names: {names}"
@@ -88,6 +90,7 @@ def run(name: str) -> Run:
             hint += f"; `cloudtrain ps --all` lists the other {len(rows) - 5}"
         message = f"the names of {len(rows)} runs begin with `{name}`"
         raise RunNotFound(message, hint=hint, code="CT932")
+
     row = rows[0]
     return kind_of(row)(row, settings, elsewhere=elsewhere)
 
@@ -136,8 +139,9 @@ def runs(
             "its runs"
         )
         raise UsageError(message, hint=hint, code="CT902")
+
     if limit is not None:
-        limit = min(limit, sys.maxsize)
+        limit = min(limit, sys.maxsize)  # SQLite and `islice` take no larger number
     if target is not None:
         place = find_where(target, profile=profile)
         found = (Run.attached(item, place.here) for item in runs_at(place))
@@ -146,8 +150,9 @@ def runs(
         recover_if_needed()
         with read_store(settings.state_dir) as store:
             newest = partial(store.newest, job=job, where=conditions, trials=trials)
-            rows = _perhaps(newest, states, limit, rehearsals)
+            rows = _candidates(newest, states, limit, rehearsals)
         found = (_refresh(kind_of(row)(row, settings)) for row in rows)
+    # lazily, so that no target is asked about more than `limit` runs
     wanted = (item for item in found if _is_wanted(item, states, job, rehearsals))
     return Runs(islice(wanted, limit))
 
@@ -165,6 +170,7 @@ class Runs(list[Run]):
             headers.append("SIZE")
         if any(news):
             headers.append("LAST")
+
         rows = []
         for item, text in zip(self, news, strict=True):
             status = item.last_status
@@ -235,8 +241,8 @@ def recover_if_needed() -> None:
     """
     settings = load_settings()
     with read_store(settings.state_dir) as store:
-        cut_off = any(needs_recovery(store, record) for record in store.unfinished())
-    if cut_off:
+        has_interrupted = any(needs_recovery(store, record) for record in store.unfinished())
+    if has_interrupted:
         with suppress(StoreError), open_store(settings.state_dir) as store:
             recover_submissions(store, lambda name: find_service(name, settings))
 
@@ -249,9 +255,9 @@ def queue_of(target: str, settings: Settings) -> KeepsQueue:
     service = service_of(target, settings)
     if not isinstance(service, KeepsQueue):
         commands = []
-        for each in all_targets():
-            if isinstance(service_of(each.name, settings), KeepsQueue):
-                commands.append(f"`cloudtrain queue --target {each.name}`")
+        for other in all_targets():
+            if isinstance(service_of(other.name, settings), KeepsQueue):
+                commands.append(f"`cloudtrain queue --target {other.name}`")
         others = " or ".join(commands)
         waiting = f"`cloudtrain ps --target {target}` shows the target's waiting runs"
         hint = f"{waiting}; {others} shows cloudtrain's own queue"
@@ -281,6 +287,7 @@ def _last(store: Store) -> tuple[list[RunRecord], str | None]:
         if is_here or here.terminal == origin.terminal:
             return [newest], None
         return [newest], origin.folder
+
     of_terminal = store.newest_in(here.terminal)
     others = store.newest(limit=1) if of_terminal is None else [of_terminal]
     if not others:
@@ -299,10 +306,12 @@ def _matching(store: Store, name: str) -> list[RunRecord]:
     if row is None or row.target != ref.target:
         return []
     without_profile = (row.place or "").rpartition("@")[2]
-    return [row] if ref.place in (row.place, without_profile) else []
+    if ref.place not in (row.place, without_profile):
+        return []
+    return [row]
 
 
-def _perhaps(
+def _candidates(
     newest: Callable[..., list[RunRecord]],
     states: Sequence[RunState],
     limit: int | None,
@@ -321,6 +330,7 @@ def _perhaps(
 
 
 def _is_wanted(item: Run, states: Sequence[RunState], job: str | None, rehearsals: bool) -> bool:
+    """Return whether a run meets the conditions now that its state is known."""
     state = item.last_status.state
     if state.is_final and not rehearsals and item.job_name.endswith(REHEARSAL):
         return False

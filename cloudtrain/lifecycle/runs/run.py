@@ -226,10 +226,12 @@ class Run:
                 status = self._last
             if status.state.is_final:
                 return status
+
             if time.monotonic() >= deadline:
                 still = f"`{self.name}` is still {status.state} after {timeout:g} s"
                 hint = f"wait longer, or stop it with `cloudtrain stop {quote(self.name)}`"
                 raise TargetError(f"{still}; the run continues", hint=hint, code="CT938")
+
             left = max(0.0, deadline - time.monotonic())
             time.sleep(min(pause, left))
             pause = min(pause * 1.5, _SLOWEST_POLL)
@@ -290,7 +292,11 @@ class Run:
             UsageError: the run had secrets, which are not kept, and `overrides` do not supply them.
             TargetError: the target refused the request, or the code no longer exists.
         """
-        from cloudtrain.lifecycle.submission.submit import again, changed, submit
+        from cloudtrain.lifecycle.submission.submit import (
+            make_changed_rerun,
+            make_rerun,
+            submit,
+        )
 
         here = self._settings
         record = self.show().kept
@@ -298,11 +304,12 @@ class Run:
         if on_run is not None:
             watch = watch._replace(on_run=lambda found: on_run(Run.of_submitted(found, here)))
         if not overrides:
-            sending = again(self._row, record, here, name=name, watch=watch)
+            sending = make_rerun(self._row, record, here, name=name, watch=watch)
             return Run.of_submitted(submit(sending, here), here)
+
         if name is not None:
             overrides = [*overrides, f"name={name}"]
-        with changed(
+        with make_changed_rerun(
             self._row, record, overrides, here, ignore=ignore, online=online, watch=watch
         ) as sending:
             return Run.of_submitted(submit(sending, here), here)
@@ -340,6 +347,7 @@ class Run:
             message = f"`{self.name}` is {self._last.state}, so it cannot be removed"
             hint = f"`cloudtrain stop {quote(self.name)} --wait` ends it"
             raise UsageError(message, hint=hint, code="CT939")
+
         with open_store(self._settings.state_dir) as store:
             store.remove(self.name)
         if self.directory is not None:
@@ -433,6 +441,7 @@ def source_of(run: Run) -> Path | None:
         job = run.show().job
     except RunNotFound:
         return None
+    # the record of a sweep has the job of its trials in the field `job`
     folder = Path(job.get("job", job).get("source_dir") or "")
     return folder if folder.is_absolute() and folder.is_dir() else None
 
@@ -455,7 +464,7 @@ def leave_out(folder: Path, sources: Iterable[Path | None]) -> None:
 
     place = os.path.realpath(folder)
     roots = [os.path.realpath(source) for source in sources if source is not None]
-    starts = tuple(os.path.join(root, "") for root in roots)
+    starts = tuple(os.path.join(root, "") for root in roots)  # each ends with one `/`
     if place.startswith(starts) and not is_new(folder):
         with suppress(OSError):  # `bundled` then finds the copies
             (folder / IGNORE_FILE).write_text(_MARK, encoding="utf-8")
@@ -472,14 +481,17 @@ def bundled(files: Sequence[Path], folder: Path, source: Path) -> list[str]:
         code = {file.path for file in read_until_settled(lambda: walk(root)).files}
     except (JobError, Moved):  # the next submit reports it, and sends nothing
         return []
+
     places = {os.path.relpath(os.path.realpath(file), root) for file in files}
     copies = places & code
     others = code - copies
     start = os.path.relpath(os.path.realpath(folder), root)
+
+    # one line for a whole folder of copies, if it has no other file of the code
     lines = []
     for copy in sorted(copies):
         first = os.path.relpath(copy, start).split("/", 1)[0]
         top = os.path.normpath(os.path.join(start, first))
-        mixed = any(other.startswith(f"{top}/") for other in others)
-        lines.append(ignore_line(copy if mixed else top))
+        is_mixed = any(other.startswith(f"{top}/") for other in others)
+        lines.append(ignore_line(copy if is_mixed else top))
     return list(dict.fromkeys(lines))

@@ -138,13 +138,14 @@ class SweepRun(Run):
                 `max_cost`.
             TargetError: the target refused or could not be reached.
         """
-        self._keep_budget(trials, "add fewer trials, or submit another sweep")
+        self._check_budget(trials, "add fewer trials, or submit another sweep")
         if isinstance(self._service, SweepService):
             self._service.resume(self.ref, trials)
             self.status()
             if on_run is not None:
                 on_run(self)
             return self
+
         if not self.status().state.is_final:
             hint = f"wait for it: `cloudtrain wait {self.name}`"
             raise UsageError(f"`{self.name}` is still running", hint=hint, code="CT993")
@@ -152,16 +153,20 @@ class SweepRun(Run):
             hint = f"`cloudtrain continue {self.name} --trials 10` adds ten trials"
             raise UsageError(f"all trials of `{self.name}` have ended", hint=hint, code="CT993")
 
-        from cloudtrain.lifecycle.submission.submit import continued, submit
+        from cloudtrain.lifecycle.submission.submit import make_continuation, submit
 
         here = self._settings
         watch = Watch()
         if on_run is not None:
             watch = Watch(on_run=lambda found: on_run(SweepRun.of_submitted(found, here)))
-        sending = continued(self._row, self.show().kept, self._service, trials, here, watch=watch)
+        sending = make_continuation(
+            self._row, self.show().kept, self._service, trials, here, watch=watch
+        )
         return SweepRun.of_submitted(submit(sending, here), here)
 
-    def _keep_budget(self, more: int, hint: str) -> None:
+    def _check_budget(self, more: int, hint: str) -> None:
+        """Raise UsageError with `hint` if the sweep, with `more` trials, can cost more than
+        `max_cost`. Do nothing if a price is not known."""
         record = self._kept()
         if record is None or not more or None in record.trial:
             return
@@ -204,9 +209,10 @@ class SweepRun(Run):
                 "lists the names"
             )
             raise UsageError("a service's tuner cannot repeat trials", hint=hint, code="CT067")
+
         failed = [trial for trial in self.trials() if trial.run and trial.has_failed]
         hint = "rerun single trials by the names of their runs, or submit another sweep"
-        self._keep_budget(len(failed), hint)
+        self._check_budget(len(failed), hint)
         self._service.resume(self.ref, again=True)
         self.status()
         if on_run is not None:
@@ -264,6 +270,7 @@ class SweepRun(Run):
         folders on this machine. Raises the same errors as `Run.remove`."""
         if not self.state.is_final:
             super().remove()  # which refuses
+
         with read_store(self._settings.state_dir) as store:
             trials = [Run(row, self._settings) for row in store.of_sweep(trials_key(self.name))]
         if any(not trial.state.is_final for trial in trials):  # its driver is dead, and they run on
@@ -300,29 +307,31 @@ class SweepRun(Run):
             return None
         record = self._kept()
         hourly, longest = (None, None) if record is None else record.trial
-        parts = list(self._parts() if self.is_driven else _tuned(trials, hourly))
-        known = [cost for cost, _ in parts if cost is not None]
+        parts = list(self._driven_costs() if self.is_driven else _tuner_costs(trials, hourly))
+        known = [part.cost for part in parts if part.cost is not None]
         if hourly is None or len(known) < len(parts):
             return None
+
         spent = sum(known)
         has_ended = status.state.is_final
         if longest is None:
-            are_over = all(is_over for _, is_over in parts)
+            are_over = all(part.is_over for part in parts)
             return SweepCost(spent, 0.0 if has_ended and are_over else None)
 
-        each = over(hourly, longest)
+        most_per_trial = over(hourly, longest)
         to_start = more
         if not has_ended or (more and self.is_driven):
             total = int(status.metrics.get("trials", len(trials)))
             run_count = sum(bool(trial.run) for trial in trials)
             to_start += max(0, total - run_count)
-        left = to_start * each
-        for cost, is_over in parts:
-            if not is_over:
-                left += max(0.0, each - (cost or 0.0))
+
+        left = to_start * most_per_trial
+        for part in parts:
+            if not part.is_over:
+                left += max(0.0, most_per_trial - (part.cost or 0.0))
         return SweepCost(spent, left)
 
-    def _parts(self) -> Iterator[_Part]:
+    def _driven_costs(self) -> Iterator[_TrialCost]:
         """Yield the cost of every run that cloudtrain's driver started, including runs that `rerun`
         has replaced. The target is asked for the billed cost of running trials."""
         from cloudtrain.lifecycle.runs.costs import cost_of
@@ -333,6 +342,7 @@ class SweepRun(Run):
         for row in rows:
             if row.stage not in SENT:
                 continue
+
             trial = Run(row, self._settings)
             status = trial.last_status
             if not status.state.is_final:
@@ -340,7 +350,7 @@ class SweepRun(Run):
                     status = trial.status()
             cost = cost_of(trial, status, money.get(trial.name), None, time.time())
             amount = cost.estimated if cost.billed is None else cost.billed
-            yield amount, status.state.is_final
+            yield _TrialCost(amount, status.state.is_final)
 
 
 def sweep_of(run: Run) -> SweepRun:
@@ -355,18 +365,21 @@ def sweep_of(run: Run) -> SweepRun:
     return run
 
 
-_Part = tuple[float | None, bool]
-"""The cost of one trial so far, None if unknown; and whether the trial has ended."""
+class _TrialCost(NamedTuple):
+    """The cost of one trial so far, None if unknown; and whether the trial has ended."""
+
+    cost: float | None
+    is_over: bool
 
 
-def _tuned(trials: Sequence[Trial], hourly: float | None) -> Iterator[_Part]:
+def _tuner_costs(trials: Sequence[Trial], hourly: float | None) -> Iterator[_TrialCost]:
     """Yield the cost of each trial of a service's tuner, estimated from its running time, because
     tuners do not report costs."""
     for trial in trials:
         end_time = trial.ended if trial.ended is not None else time.time()
         duration = 0.0 if trial.started is None else max(0.0, end_time - trial.started)
         cost = None if hourly is None else over(hourly, duration)
-        yield cost, trial.state.is_final
+        yield _TrialCost(cost, trial.state.is_final)
 
 
 # A sweep and its trials as documents, for the command line and for notebooks.
@@ -410,6 +423,7 @@ def sweep_document(
         rows["left"] = left
     if cost is not None:
         rows["cost"] = _cost_text(cost, status)
+
     page = run_document(name, ref, replace(status, metrics={}), rows)
     blocks: list[Block] = list(page.blocks)
     if objective is not None:
@@ -485,11 +499,13 @@ def _time_left(trials: Sequence[Trial], total: int, status: RunStatus) -> str:
     start_time = status.started
     if status.state.is_final or start_time is None:
         return ""
+
     ends = [trial.ended or 0.0 for trial in trials if trial.state.is_final]
     left = total - len(ends)
     ends = [end for end in ends if end > start_time]
     if left <= 0 or not ends:
         return ""
+
     pace = (max(ends) - start_time) / len(ends)
     seconds = max(1, int(pace * left))
     return f"about {format_duration(seconds)}"
@@ -508,6 +524,7 @@ def _cost_text(cost: SweepCost, status: RunStatus) -> str:
 
 
 def _took(trial: Trial) -> str:
+    """Return how long a trial ran; empty if it has not ended."""
     if trial.started is None or trial.ended is None:
         return ""
     return format_duration(max(0.0, trial.ended - trial.started))

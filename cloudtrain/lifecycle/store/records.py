@@ -37,8 +37,8 @@ def salt_of_new_store(folder: Path) -> str:
     """
     nearest = next(filter(Path.exists, (folder, *folder.parents)))
     status = nearest.stat()
-    machine_and_path = (os.uname().nodename, boot_id(), os.path.realpath(folder))
-    return _hash(*machine_and_path, str(status.st_dev), str(status.st_ino))
+    device_and_inode = (str(status.st_dev), str(status.st_ino))
+    return _hash(os.uname().nodename, boot_id(), os.path.realpath(folder), *device_and_inode)
 
 
 def salt_of_moved_store(salt: str, location: str) -> str:
@@ -58,6 +58,7 @@ def location_in(folder: Path) -> str:
 
 
 def _hash(*parts: str) -> str:
+    # a path may hold bytes that are no UTF-8
     content = "\0".join(parts).encode("utf-8", "surrogateescape")
     return hashlib.sha256(content).hexdigest()[:32]
 
@@ -200,7 +201,8 @@ class Condition(NamedTuple):
 
     @property
     def _number(self) -> float | None:
-        return None if self.kind == "tag" else number(self.value)
+        """The value as a number; None if it is compared as text."""
+        return None if self.kind == "tag" else as_number(self.value)
 
 
 _CONDITION = (
@@ -218,24 +220,25 @@ def condition_of(text: str) -> Condition:
     return Condition("hyperparameter", match["key"], match["operator"], match["value"])
 
 
-def number(text: object) -> float | None:
-    """Return a text as a number, or None if it is not a finite number."""
+def as_number(value: object) -> float | None:
+    """Return a label's value as a number; None if it is not a finite number."""
     try:
-        value = float(str(text))
+        number = float(str(value))
     except ValueError:
         return None
-    return value if isfinite(value) else None
+    return number if isfinite(number) else None
 
 
-def amount(value: object) -> float | None:
-    """Return a time, a duration or a price from the database, which holds a value of any type in
-    any column; None if the value is not one. Dates end with the year 9999."""
+def as_amount(value: object) -> float | None:
+    """Return a time, a duration or a price from the database; None if the value is not one. A
+    damaged database may hold a value of any type in any column."""
+    # Python's dates end with the year 9999
     if isinstance(value, int | float) and 0 <= value < 253_402_300_800:
         return value
     return None
 
 
-def text(value: object) -> str:
+def as_text(value: object) -> str:
     """Return a text from the database, even if it is stored as bytes or as a number."""
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
@@ -268,7 +271,7 @@ def origin_here(
 ) -> Origin:
     """Return the origin of a job that this process submits from `folder`."""
     project_path = "" if project is None else os.path.realpath(project)
-    return Origin(os.path.realpath(folder), project_path, terminal(), tuple(labels))
+    return Origin(os.path.realpath(folder), project_path, _terminal(), tuple(labels))
 
 
 def labels_of(job: AnyJob) -> tuple[Label, ...]:
@@ -282,7 +285,7 @@ def labels_of(job: AnyJob) -> tuple[Label, ...]:
     return tuple(labels)
 
 
-def terminal() -> str:
+def _terminal() -> str:
     """Return a name for this process's session that is unique since the machine's last boot; empty
     without a session.
 
@@ -295,6 +298,7 @@ def terminal() -> str:
         return ""
     try:
         fields = Path(f"/proc/{session}/stat").read_text("utf-8", "replace")
+        # the second field, the program's name in brackets, may hold spaces and brackets
         start_time = fields.rpartition(")")[2].split()[19]
     except (OSError, IndexError):
         start_time = ""

@@ -19,7 +19,7 @@ from cloudtrain.lifecycle.store.records import (
     salt_of_new_store,
     unusable,
 )
-from cloudtrain.lifecycle.store.store import Store, translate_errors
+from cloudtrain.lifecycle.store.store import Store, transaction, translate_errors
 from cloudtrain.system.files import KEPT, STORE_FILE
 from cloudtrain.system.private import close_file, make_state_folder
 
@@ -39,18 +39,12 @@ def migrate(db: sqlite3.Connection) -> None:
     """Apply the missing migrations, each in its own transaction. Safe with several processes at
     once."""
     while version_of(db) < len(MIGRATIONS):
-        db.execute("BEGIN IMMEDIATE")
-        try:
+        with transaction(db):
             version = version_of(db)  # check again: another process may have been faster
             if version < len(MIGRATIONS):
                 for statement in MIGRATIONS[version]:
                     db.execute(statement)
                 db.execute(f"PRAGMA user_version = {version + 1}")
-            db.execute("COMMIT")
-        except BaseException:
-            if db.in_transaction:  # a full disk has rolled the transaction back already
-                db.execute("ROLLBACK")
-            raise
 
 
 @contextmanager
@@ -119,8 +113,7 @@ def _open_to_read(folder: Path) -> sqlite3.Connection:
 
 
 def _up_to_date(db: sqlite3.Connection) -> sqlite3.Connection:
-    """Return the database, or a migrated copy in memory if an earlier version made the database, or
-    if it is empty."""
+    """Return the database itself if it has every migration, else a migrated copy in memory."""
     if version_of(db) == len(MIGRATIONS):
         return db
     copy = sqlite3.connect(":memory:", isolation_level=None)
@@ -134,11 +127,10 @@ def _identify(db: sqlite3.Connection, folder: Path, salt_if_new: str) -> str:
     becomes the salt of a store that has none yet."""
     location = location_in(folder)
     if db.execute("SELECT 1 FROM identity WHERE location = ?", (location,)).fetchone() is None:
-        db.execute("BEGIN IMMEDIATE")
-        salt = _salt_at(db, location, salt_if_new)  # another process may have been faster
-        db.execute("DELETE FROM identity")
-        db.execute("INSERT INTO identity (salt, location) VALUES (?, ?)", (salt, location))
-        db.execute("COMMIT")
+        with transaction(db):
+            salt = _salt_at(db, location, salt_if_new)  # another process may have been faster
+            db.execute("DELETE FROM identity")
+            db.execute("INSERT INTO identity (salt, location) VALUES (?, ?)", (salt, location))
     return _salt_at(db, location, salt_if_new)
 
 
@@ -149,7 +141,9 @@ def _salt_at(db: sqlite3.Connection, location: str, salt_if_new: str) -> str:
     if row is None:
         return salt_if_new
     salt, recorded = row
-    return str(salt) if recorded == location else salt_of_moved_store(salt, location)
+    if recorded != location:
+        return salt_of_moved_store(salt, location)
+    return str(salt)
 
 
 def _write_ahead(db: sqlite3.Connection, folder: Path) -> None:

@@ -21,10 +21,10 @@ from cloudtrain.lifecycle.store.records import (
     Label,
     Money,
     Origin,
-    amount,
+    as_amount,
+    as_number,
+    as_text,
     location_in,
-    number,
-    text,
 )
 from cloudtrain.plans.states import AFTER, REHEARSAL, TRIAL, RunRef, RunState, RunStatus
 from cloudtrain.system.processes import Moment, ProcessLock, read_clock
@@ -87,15 +87,16 @@ class RunRecord:
         removes it."""
         values: dict[str, Any] = {}
         known_times = []
+
         for name, value in zip(_FIELDS, row, strict=True):
             if name in ("created", "started", "ended"):
-                values[name] = amount(value)
+                values[name] = as_amount(value)
                 if values[name] is not None:
                     known_times.append(values[name])
             elif name in ("counter", "seq"):
                 values[name] = value if isinstance(value, int) else 0
             else:
-                values[name] = None if value is None else text(value)
+                values[name] = None if value is None else as_text(value)
 
         values["created"] = known_times[0] if known_times else now
         if values["stage"] not in STAGES:
@@ -126,6 +127,7 @@ _ENDED = ", ".join(f"'{state.value}'" for state in RunState if state not in UNFI
 _OLD_REHEARSAL = f"(job_name LIKE '%{REHEARSAL}' AND state IN ({_ENDED}))"
 """SQL condition for a finished run of a rehearsal."""
 _NO_TRIAL = f"key NOT GLOB '{TRIAL}*'"
+"""SQL condition for a run that is no trial of a sweep."""
 
 _COUNTED = "typeof(counter) = 'integer' AND counter < 1000000000"
 """SQL condition for a counter that cloudtrain wrote. No counter would follow a damaged one."""
@@ -167,8 +169,8 @@ class Store:
         self.salt = salt
         """Part of the run names that this store assigns."""
         self._db = db
-        db.text_factory = text  # bytes that are not UTF-8 would end the query
-        db.create_function("number", 1, number, deterministic=True)
+        db.text_factory = as_text  # bytes that are not UTF-8 would end the query
+        db.create_function("number", 1, as_number, deterministic=True)
         self._folder = folder
         self._clock = clock
         self._location = location_in(folder)
@@ -204,8 +206,8 @@ class Store:
                 "SELECT 1 FROM runs WHERE name = ?"
                 f" OR (key = ? AND submitter = ? AND counter >= ? AND {_COUNTED})"
             )
-            same = (record.name, record.key, record.submitter, record.counter)
-            if self._db.execute(query, same).fetchone():
+            identity = (record.name, record.key, record.submitter, record.counter)
+            if self._db.execute(query, identity).fetchone():
                 return None
             lock = self.lock(record.name)
             if lock is None:
@@ -215,6 +217,7 @@ class Store:
             marks = ", ".join("?" * len(values))
             self._db.execute(f"INSERT INTO runs ({_COLUMNS}) VALUES ({marks})", values)
             self._write_outputs(record.name, outputs or {})
+
             self._db.execute(
                 "INSERT OR REPLACE INTO origins (name, folder, project, terminal)"
                 " VALUES (?, ?, ?, ?)",
@@ -224,8 +227,9 @@ class Store:
             self._db.executemany(
                 "INSERT OR REPLACE INTO labels (name, kind, key, value) VALUES (?, ?, ?, ?)", labels
             )
+
             if job_record is not None:
-                self._keep(record.name, job_record)
+                self._write_job_record(record.name, job_record)
             self._note(record.name, record.stage)
             return lock
 
@@ -324,19 +328,20 @@ class Store:
         ).fetchone()
         if row is None:
             return None
+
         *columns, content, files, hourly = row
-        if bytes in map(type, columns):
+        if bytes in map(type, columns):  # a damaged row: only `content` and `files` are bytes
             return None
         with suppress(zlib.error, TypeError, ValueError, KeyError):
             in_columns = dict(zip(_IN_COLUMNS, columns, strict=True))
             data = _unpack(content) | in_columns
             for field in ("overrides", "hidden"):
-                data[field] = tuple(map(text, data[field]))
+                data[field] = tuple(map(as_text, data[field]))
             if data["dirty"] is not None:
                 data["dirty"] = bool(data["dirty"])
             entries = [] if files is None else _unpack(files)
             kept_files = tuple(KeptFile(*entry) for entry in entries)
-            record = JobRecord(**data, files=kept_files, hourly=amount(hourly))
+            record = JobRecord(**data, files=kept_files, hourly=as_amount(hourly))
             if _is_whole(record):
                 return record
         return None
@@ -353,20 +358,20 @@ class Store:
                 record = zlib.decompress(content)
                 for word, names in found.items():
                     if word.encode("ascii") in record:
-                        names.append(text(name))
+                        names.append(as_text(name))
         return found
 
     def money(self) -> dict[str, Money]:
         """Return the known costs of each run, by the run's name."""
         rows = self._db.execute("SELECT name, hourly, billable_seconds, cost FROM money")
-        return {name: Money(*map(amount, rest)) for name, *rest in rows}
+        return {name: Money(*map(as_amount, rest)) for name, *rest in rows}
 
     def tags(self) -> dict[str, dict[str, str]]:
         """Return the tags of each run that has tags, by the run's name."""
         tags: dict[str, dict[str, str]] = {}
         rows = self._db.execute("SELECT name, key, value FROM labels WHERE kind = 'tag'")
         for name, key, value in rows:
-            tags.setdefault(text(name), {})[text(key)] = text(value)
+            tags.setdefault(as_text(name), {})[as_text(key)] = as_text(value)
         return tags
 
     def label_keys(self, kind: str) -> list[str]:
@@ -416,6 +421,7 @@ class Store:
         `trials=True`, the trials of sweeps are included."""
         conditions = ["1" if trials else _NO_TRIAL]
         values = list[object]()
+
         if states:
             marks = ", ".join("?" * len(states))
             conditions.append(f"state IN ({marks})")
@@ -430,6 +436,7 @@ class Store:
                 f"EXISTS (SELECT 1 FROM labels WHERE labels.name = runs.name AND {condition.sql})"
             )
             values += condition.values
+
         values.append(-1 if limit is None else limit)
         condition_text = " AND ".join(conditions)
         return self._select(f"WHERE {condition_text} ORDER BY seq DESC LIMIT ?", values)
@@ -443,7 +450,7 @@ class Store:
         it. A finished rehearsal is returned only if no other run matches.
         """
         here = origin.folder
-        stem = here.rstrip("/")
+        stem = here.rstrip("/")  # empty if `here` is the root
         inside = (here, f"{stem}/", f"{stem}0")  # `0` is the character after `/`
         return self._first(
             f"""
@@ -477,8 +484,8 @@ class Store:
         labels = self._db.execute(
             "SELECT kind, key, value FROM labels WHERE name = ? ORDER BY kind, key", (name,)
         )
-        folder, project, terminal = map(text, row or NOWHERE[:3])
-        found = tuple(Label(*map(text, label)) for label in labels)
+        folder, project, terminal = map(as_text, row or NOWHERE[:3])
+        found = tuple(Label(*map(as_text, label)) for label in labels)
         return Origin(folder, project, terminal, found)
 
     def unfinished(self) -> list[RunRecord]:
@@ -492,7 +499,7 @@ class Store:
         rows = self._db.execute(
             "SELECT what, place FROM written WHERE name = ? ORDER BY what", (name,)
         )
-        return {text(what): text(place) for what, place in rows}
+        return {as_text(what): as_text(place) for what, place in rows}
 
     def journal(self, name: str) -> list[tuple[str, Moment]]:
         """Return each stage that a submission reached, with the time."""
@@ -500,12 +507,12 @@ class Store:
             "SELECT stage, at, boot, uptime FROM journal WHERE name = ? ORDER BY id", (name,)
         )
 
-        def number(value: object) -> float:
+        def seconds(value: object) -> float:
             return value if isinstance(value, int | float) else 0.0
 
         moments = []
         for stage, at, boot, uptime in rows:
-            moment = Moment(number(at), text(boot), number(uptime))
+            moment = Moment(seconds(at), as_text(boot), seconds(uptime))
             moments.append((stage, moment))
         return moments
 
@@ -528,9 +535,11 @@ class Store:
         return ProcessLock.take(self._folder / "submitting" / f"{name}.lock")
 
     def now(self) -> float:
+        """Return the time in seconds since the epoch."""
         return self._clock().wall
 
     def _check_still_there(self) -> None:
+        """Raise StoreError if the database's file is not the one that was opened."""
         if location_in(self._folder) != self._location:
             message = (
                 f"the run store in `{self._folder}` was removed or replaced while a job was "
@@ -545,7 +554,9 @@ class Store:
             "INSERT OR REPLACE INTO written (name, what, place) VALUES (?, ?, ?)", places
         )
 
-    def _keep(self, name: str, record: JobRecord) -> None:
+    def _write_job_record(self, name: str, record: JobRecord) -> None:
+        """Write the record, and the list of its code's files unless an earlier run has the same
+        code."""
         columns = [getattr(record, field) for field in _IN_COLUMNS]
         content = {field: getattr(record, field) for field in _IN_CONTENT}
         self._db.execute(
@@ -554,6 +565,7 @@ class Store:
             " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (name, *columns, _pack(content)),
         )
+
         known = self._db.execute(
             "SELECT 1 FROM bundles WHERE sha256 = ?", (record.bundle,)
         ).fetchone()
@@ -562,6 +574,7 @@ class Store:
             self._db.execute(
                 "INSERT INTO bundles (sha256, files) VALUES (?, ?)", (record.bundle, files)
             )
+
         self._db.execute(
             "INSERT OR REPLACE INTO money (name, hourly) VALUES (?, ?)", (name, record.hourly)
         )
@@ -576,12 +589,15 @@ class Store:
         )
 
     def _note(self, name: str, stage: str) -> None:
+        """Add a stage to the journal of a submission, with the time."""
         values = (name, stage, *self._clock())
         self._db.execute(
             "INSERT INTO journal (name, stage, at, boot, uptime) VALUES (?, ?, ?, ?, ?)", values
         )
 
     def _select(self, tail: str, values: Sequence[object]) -> list[RunRecord]:
+        """Return the runs that a query finds. `tail` is the query from `WHERE` on, `values` are
+        those of its placeholders."""
         rows = self._db.execute(f"SELECT {_COLUMNS} FROM runs {tail}", tuple(values))
         now = self.now()
         return [RunRecord.of_row(row, now) for row in rows]
@@ -591,19 +607,28 @@ class Store:
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        with translate_errors(self._folder):
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
-                yield
-            except BaseException:
-                if self._db.in_transaction:  # a full disk has rolled the transaction back already
-                    self._db.execute("ROLLBACK")
-                raise
-            self._db.execute("COMMIT")
+        """Run a block as one transaction, and translate its errors."""
+        with translate_errors(self._folder), transaction(self._db):
+            yield
+
+
+@contextmanager
+def transaction(db: sqlite3.Connection) -> Iterator[None]:
+    """Run a block in one transaction. If the block or its COMMIT fails, the transaction ends, so
+    that the next one can begin."""
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:  # a full disk has rolled the transaction back already
+            db.execute("ROLLBACK")
+        raise
 
 
 def _is_whole(record: JobRecord) -> bool:
-    """Return whether the parts of a record have the types that cloudtrain writes."""
+    """Return whether the parts of a record have the types that cloudtrain writes. Raises KeyError
+    if a part is missing."""
     plan = record.plan
     mappings = (record.job, record.settings, plan, plan["request"], plan["summary"])
     names = (plan["sha256"], plan["run_name"], plan["target"])

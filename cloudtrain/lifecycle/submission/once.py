@@ -89,6 +89,7 @@ class Sending:
     """A job to submit. `cloudtrain.lifecycle.submission.submit` makes it.
 
     Attributes:
+        service: takes the request and the code.
         key: hash that is equal for submissions of the same job; see `RunRecord.key`.
         plan_of: compiles and checks the plan of the run with a given number.
         record: returns the folder and terminal that the job is submitted from, with the job's
@@ -135,9 +136,10 @@ def send_once(store: Store, sending: Sending, service_of: ServiceOf) -> Submitte
 
 
 def _send_or_adopt(store: Store, sending: Sending, service_of: ServiceOf) -> Submitted:
+    """Do all of `send_once` but `sending.finish`."""
     recover(store, service_of)
     too_old = list[RunRecord]()
-    for record in _same(store, sending):
+    for record in _unfinished_of(store, sending):
         with _take_over(store, record) as current:
             if current is None:
                 continue
@@ -216,12 +218,12 @@ def report_accepted(store: Store, report: Callable[[Sequence[RunRecord]], None])
             store.advance(record.name, "reported")
 
 
-def _same(store: Store, sending: Sending) -> list[RunRecord]:
+def _unfinished_of(store: Store, sending: Sending) -> list[RunRecord]:
     """Return unfinished submissions of the same job from this store: first the accepted ones, then
     the others. Both groups are ordered newest first. Those with a damaged counter are left out: it
     would give them another name."""
 
-    def is_same(item: RunRecord) -> bool:
+    def is_same_job(item: RunRecord) -> bool:
         if item.submitter != sending.submitter or item.store != store.salt:
             return False
         if item.counter <= 0:
@@ -230,7 +232,7 @@ def _same(store: Store, sending: Sending) -> list[RunRecord]:
             return item.key.removeprefix(AFTER) == sending.key.removeprefix(AFTER)
         return item.key == sending.key
 
-    newest_first = filter(is_same, reversed(store.unfinished()))
+    newest_first = filter(is_same_job, reversed(store.unfinished()))
     return sorted(newest_first, key=lambda item: item.stage != "accepted")
 
 
@@ -251,9 +253,10 @@ def _take_over(store: Store, record: RunRecord) -> Iterator[RunRecord | None]:
 def _start(store: Store, sending: Sending, unreported: tuple[RunRecord, ...]) -> Submitted:
     """Start a new run with the next number whose run name is unused in the store and on the
     target."""
-    beyond = 0
+    highest_taken = 0
     while True:
-        counter = max(store.next_counter(sending.key, sending.submitter), beyond + 1)
+        next_in_store = store.next_counter(sending.key, sending.submitter)
+        counter = max(next_in_store, highest_taken + 1)
         plan = sending.plan_of(store, counter)
         record = RunRecord(
             name=plan.run_name,
@@ -272,14 +275,16 @@ def _start(store: Store, sending: Sending, unreported: tuple[RunRecord, ...]) ->
         outputs = {name.lower(): place for name, place in plan.outputs.items()}
         lock = store.reserve(record, outputs, *sending.record(store, plan))
         if lock is None:
+            # without such a run, another process has taken the counter; the store knows the next
             if store.get(record.name) is not None:
-                beyond = counter
+                highest_taken = counter
             continue
+
         try:
             _send(store, sending, plan, record)
             return _report(store, sending, Submitted(record, unreported=unreported))
         except NameTaken:
-            beyond = counter
+            highest_taken = counter
         finally:
             lock.release(remove=True)
 
@@ -289,10 +294,10 @@ def _send_again(
 ) -> Submitted:
     """Send the request of a dead process again. Call this only if the target does not have the run:
     the first request may still arrive, or was lost."""
-    left = _may_arrive_for(store, sending.service, record)
-    if left > 0 and not sending.service.names_are_unique:  # the target would run both requests
+    seconds = _may_arrive_for(store, sending.service, record)
+    if seconds > 0 and not sending.service.names_are_unique:  # the target would run both requests
         message = f"`{record.name}` was sent by an interrupted command and may still arrive"
-        hint = f"run the same command again in {math.ceil(left)} s"
+        hint = f"run the same command again in {math.ceil(seconds)} s"
         raise TargetUnreachable(message, hint=hint)
     plan = sending.plan_of(store, record.counter)
     _send(store, sending, plan, record)
@@ -352,7 +357,7 @@ def _forget_if_not_there(
 def _never_arrived(service: Service, record: RunRecord, error: BaseException) -> bool:
     """Return whether `error` shows that the request, which has left this machine, created no run
     and cannot create one any more. If that is not certain, ask the target to withdraw it."""
-    is_first_attempt = record.stage != "sent"
+    is_first_attempt = record.stage != "sent"  # of an earlier request nothing is known
     if is_first_attempt and isinstance(error, NameTaken):
         return True
     refused = isinstance(error, TargetError) and not isinstance(error, TargetUnreachable)
@@ -362,27 +367,31 @@ def _never_arrived(service: Service, record: RunRecord, error: BaseException) ->
 
 
 def _settle(store: Store, service_of: ServiceOf, record: RunRecord) -> Recovered:
+    """Finish or forget a submission that is not accepted, and return the outcome. The caller holds
+    the lock of the record."""
     if record.stage != "sent":
         store.forget(record.name)
         detail = f"it stopped at `{record.stage}`, so nothing was sent"
         return Recovered(record.name, "forgotten", detail)
+
     try:
         service = service_of(service_name(record.key, record.target))
-        left = _may_arrive_for(store, service, record)
-        if left > 0:
+        seconds = _may_arrive_for(store, service, record)
+        if seconds > 0:
             arrived = service.has(record.ref)
         else:
             arrived = not _or_taken(service.withdraw, record.ref)
     except CloudtrainError as error:
         detail = f"`{record.target}` could not be asked: {error.message}"
         return Recovered(record.name, "unknown", detail)
+
     if arrived:
         store.advance(record.name, "accepted")
         return Recovered(record.name, "finished", f"`{record.target}` has the run")
-    if left > 0:
+    if seconds > 0:
         detail = (
             f"`{record.target}` has no such run yet; its request may arrive within "
-            f"{math.ceil(left)} s"
+            f"{math.ceil(seconds)} s"
         )
         return Recovered(record.name, "unknown", detail)
     store.forget(record.name)

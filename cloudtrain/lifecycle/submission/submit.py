@@ -70,14 +70,14 @@ def submit(sending: Sending, here: Settings) -> Submitted:
             raise
 
 
-def new(
+def make_sending(
     ready: Ready | ReadySweep,
     *,
     file: JobFile | None = None,
     online: bool = True,
     watch: Watch = SILENT,
 ) -> Sending:
-    """Return the submission of a job or of a sweep. If the job reads from runs that have not ended,
+    """Return the submission of a new job or sweep. If the job reads from runs that have not ended,
     a process on this machine will send it."""
     here = ready.where.here
     tree = ready.first.tree
@@ -90,6 +90,7 @@ def new(
         source = JobSource(str(Path(file.file).absolute()), file.text, file.overrides)
     commit = None
     differences = None
+    # a bundled script is part of cloudtrain, whatever repository that is installed in
     if not (job.source_dir or "").startswith(BUNDLED):
         commit = commit_of(tree.root)
         if commit and commit.commit:
@@ -100,6 +101,7 @@ def new(
     if ready.waits_for:
         from cloudtrain.lifecycle.detached.waiting import ChainService
 
+        # the run waits in a folder of its own until its watcher sends it to the target
         service = ChainService(
             here.environ, here.state_dir, after=ready.waits_for, key=key, submitter=here.submitter
         )
@@ -131,7 +133,7 @@ def new(
     return Sending(service, key, here.submitter, tree, plan_of, record, watch, finish)
 
 
-def again(
+def make_rerun(
     row: RunRecord,
     old_record: JobRecord,
     here: Settings,
@@ -146,18 +148,17 @@ def again(
         UsageError: the run had secrets, which are not kept (CT973).
     """
     if old_record.hidden:
-        ways = [way for way in old_record.hidden if way not in ("settings", "request")]
-        raise _not_kept(row, ways)
+        paths = [path for path in old_record.hidden if path not in ("settings", "request")]
+        raise _lost_secrets(row, paths)
 
     job_name = row.job_name
     key = row.key
     old_plan = plan_of_record(row, old_record)
     is_renamed = name is not None and name != job_name
     if is_renamed or key.startswith(TRIAL):  # a trial becomes an ordinary run
-        job = _job(old_record.kind, {**old_record.job, "name": name or job_name})
-        job_name = job.name
+        fields = {**old_record.job, "name": name or job_name}
+        job_name = _make_job(old_record.kind, fields).name  # which checks it
         key = submission_key(replace(old_plan.renamed(NAMELESS), job_name=job_name))
-        fields = {**old_record.job, "name": job_name}
         overrides = (*old_record.overrides, f"name={job_name}")
         old_record = old_record._replace(job=fields, overrides=overrides)
     service = service_of(row.target, here)
@@ -168,19 +169,18 @@ def again(
         with_outputs = replace(old_plan, outputs=store.outputs_of(row.name))
         notes = (f"the code and the request are those of `{row.name}`",)
         plan = replace(with_outputs.renamed(new_name), job_name=job_name, notes=notes)
-        if watch.on_plan is not None:
-            watch.on_plan(plan)
+        _approve(plan, watch)
         return plan
 
     def record(store: Store, plan: Plan) -> tuple[Origin, JobRecord]:
         changes = {"job_name": plan.job_name, "findings": []}
-        return _repeating(store, row, old_record, plan, changes)
+        return _record_rerun(store, row, old_record, plan, changes)
 
     return Sending(service, key, here.submitter, code, plan_of, record, watch)
 
 
 @contextmanager
-def changed(
+def make_changed_rerun(
     row: RunRecord,
     old_record: JobRecord,
     overrides: Sequence[str],
@@ -192,19 +192,21 @@ def changed(
 ) -> Iterator[Sending]:
     """Yield the submission of a run's job with overrides, with the same code and the same settings
     of the target."""
-    job = _overridden(old_record.kind, old_record.prepared or old_record.job, overrides)
-    record_job = _overridden(old_record.kind, old_record.job, overrides)
+    job = _job_with(overrides, old_record.kind, old_record.prepared or old_record.job)
+    record_job = _job_with(overrides, old_record.kind, old_record.job)
+
     missing = []
     for path, text in texts_of(fields_of(job)):
         # any other asterisks are the user's own text
         if is_hidden(text) and dotted(path) in old_record.hidden:
             missing.append(dotted(path))
-    own = settings_of(old_record)
-    if missing or own is None:
-        raise _not_kept(row, missing)
+    settings = settings_of(old_record)
+    if missing or settings is None:
+        raise _lost_secrets(row, missing)
+
     service = service_of(row.target, here)
     with code_of(old_record, row.ref, service) as tree:
-        ready = prepare(job, Where.of(own, here), ignore=ignore, tree=tree)
+        ready = prepare(job, Where.of(settings, here), ignore=ignore, tree=tree)
 
         def plan_of(store: Store, counter: int) -> Plan:
             plan = ready.plan(counter, store.salt)
@@ -215,15 +217,16 @@ def changed(
         def record(store: Store, plan: Plan) -> tuple[Origin, JobRecord]:
             all_overrides = (*old_record.overrides, *overrides)
             source = JobSource(old_record.file, old_record.text, all_overrides)
-            new_record = keep_plan(ready, record_job, plan, _commit_in(old_record), source)
-            origin = _origin(store, row)._replace(labels=ready.labels)
+            commit = _recorded_commit(old_record)
+            new_record = keep_plan(ready, record_job, plan, commit, source)
+            origin = _origin_of_rerun(store, row)._replace(labels=ready.labels)
             return origin, new_record._replace(rerun_of=row.name)
 
         code = SameCode(old_record, row.ref, service)
         yield Sending(service, ready.key, here.submitter, code, plan_of, record, watch)
 
 
-def continued(
+def make_continuation(
     row: RunRecord,
     old_record: JobRecord,
     tuner: Tuner,
@@ -238,6 +241,7 @@ def continued(
         secret = old_record.hidden[0]
         message = f"the store keeps no secrets, and `{row.name}` had one in `{secret}`"
         raise UsageError(message, hint="submit the sweep again", code="CT973")
+
     trial_count = len(tuner.trials(row.ref))
     old_plan = plan_of_record(row, old_record)
 
@@ -248,7 +252,7 @@ def continued(
 
     def record(store: Store, plan: Plan) -> tuple[Origin, JobRecord]:
         with_trials = old_record._replace(job={**old_record.job, "trials": trials})
-        return _repeating(store, row, with_trials, plan, {})
+        return _record_rerun(store, row, with_trials, plan, {})
 
     key = TUNER + submission_key(plan_as(NAMELESS_SWEEP))
     code = SameCode(old_record, row.ref, tuner)
@@ -256,7 +260,7 @@ def continued(
     return Sending(tuner, key, here.submitter, code, plan_of, record, watch)
 
 
-def trial(
+def make_trial(
     specification: Specification,
     trial: Trial,
     key: str,
@@ -279,14 +283,14 @@ def trial(
             return origin, None
         files = tuple(Entry(*file) for file in sweep.files)
         with_files = replace(ready, tree=replace(ready.tree, entries=files))
-        source = JobSource(sweep.file)
-        return origin, keep_plan(with_files, ready.work, plan, _commit_in(sweep), source)
+        commit = _recorded_commit(sweep)
+        return origin, keep_plan(with_files, ready.work, plan, commit, JobSource(sweep.file))
 
     submitter = ready.where.here.submitter
     return Sending(ready.service, key, submitter, code, plan_of, record, watch)
 
 
-def repeat(
+def make_repetition(
     plan_as: Callable[[str], Plan],
     job_name: str,
     service: Service,
@@ -300,7 +304,7 @@ def repeat(
     return Sending(service, key, here.submitter, code, plan_of)
 
 
-def after_wait(
+def make_delayed(
     order: Order, service: Service, code: BundleWriter, *, watch: Watch = SILENT
 ) -> Sending:
     """Return the submission of a run that has waited for others. It keeps the name that it waited
@@ -319,6 +323,8 @@ def after_wait(
 def _named_by(
     plan_as: Callable[[str], Plan], job_name: str, key: str, here: Settings
 ) -> Callable[[Store, int], Plan]:
+    """Return a `Sending.plan_of` that gives `plan_as` the run's name."""
+
     def plan_of(store: Store, counter: int) -> Plan:
         return plan_as(run_name(job_name, key, here.submitter, store.salt, counter))
 
@@ -326,6 +332,7 @@ def _named_by(
 
 
 def _approve(plan: Plan, watch: Watch) -> None:
+    """Show the plan, then raise PreflightError if it has errors."""
     if watch.on_plan is not None:
         watch.on_plan(plan)
     stop_on_errors(plan)
@@ -335,6 +342,7 @@ def stop_on_errors(plan: Plan) -> None:
     """Raise PreflightError if the plan has errors, so that it is not sent."""
     if not plan.errors:
         return
+
     texts = []
     for error in plan.errors:
         advice = f"\n  hint: {error.hint}" if error.hint else ""
@@ -346,14 +354,15 @@ def stop_on_errors(plan: Plan) -> None:
     raise PreflightError(message, findings=plan.findings, errors=texts, hint=hint)
 
 
-def _origin(store: Store, row: RunRecord) -> Origin:
+def _origin_of_rerun(store: Store, row: RunRecord) -> Origin:
     """Return the origin of a run that repeats `row`: this folder and terminal, and the project and
     labels of `row`."""
-    old = store.origin_of(row.name)
-    return origin_here(Path.cwd())._replace(project=old.project, labels=old.labels)
+    old_origin = store.origin_of(row.name)
+    here = origin_here(Path.cwd())
+    return here._replace(project=old_origin.project, labels=old_origin.labels)
 
 
-def _repeating(
+def _record_rerun(
     store: Store, row: RunRecord, old_record: JobRecord, plan: Plan, changes: Mapping[str, object]
 ) -> tuple[Origin, JobRecord]:
     """Return the origin and the record of a run that sends the request of `row` under the name of
@@ -361,10 +370,10 @@ def _repeating(
     fields = {**old_record.plan, "run_name": plan.run_name, "request": plan.request}
     fields |= {"sha256": plan.sha256, **changes}
     record = old_record._replace(plan=fields, version=__version__, rerun_of=row.name)
-    return _origin(store, row), record
+    return _origin_of_rerun(store, row), record
 
 
-def _commit_in(record: JobRecord) -> Commit:
+def _recorded_commit(record: JobRecord) -> Commit:
     return Commit(record.commit, record.branch, record.dirty, record.difference)
 
 
@@ -382,26 +391,27 @@ def plan_of_record(row: RunRecord, record: JobRecord) -> Plan:
     )
 
 
-def _not_kept(row: RunRecord, ways: Sequence[str]) -> UsageError:
+def _lost_secrets(row: RunRecord, paths: Sequence[str]) -> UsageError:
+    """Return the error for a rerun that lacks secrets. `paths` are their fields in the job; empty
+    if none is in the job."""
     what = "an address in the settings or the request"
     hint = "submit the job again"
-    ways = list(dict.fromkeys(ways))
-    if ways:
-        what = join_names(ways, len(ways))
-        options = " ".join(f"--set {way}=VALUE" for way in ways)
+    if paths:
+        paths = list(dict.fromkeys(paths))
+        what = join_names(paths, len(paths))
+        options = " ".join(f"--set {path}=VALUE" for path in paths)
         hint = f"give it again: `cloudtrain rerun {row.name} {options}`"
     message = f"the store does not keep secrets, and `{row.name}` had a secret in {what}"
     return UsageError(message, hint=hint, code="CT973")
 
 
-def _overridden(kind: str, fields: Any, overrides: Sequence[str]) -> AnyJob:
-    model = model_of_kind(kind)
-    data, changes = override(deepcopy(dict(fields)), overrides, model)
+def _job_with(overrides: Sequence[str], kind: str, fields: Any) -> AnyJob:
+    data, changes = override(deepcopy(dict(fields)), overrides, model_of_kind(kind))
     if changes.problems:
         raise JobError(changes.problems)
-    return _job(kind, data)
+    return _make_job(kind, data)
 
 
-def _job(kind: str, fields: Any) -> AnyJob:
+def _make_job(kind: str, fields: Any) -> AnyJob:
     job: AnyJob = model_of_kind(kind)(**fields)
     return job

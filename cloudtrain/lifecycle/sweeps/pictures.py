@@ -39,14 +39,16 @@ def history(trials: Sequence[Trial], objective: Objective | None) -> Figure:
     axes = figure.add_subplot()
     numbers = [trial.number for trial in trials]
     values = [trial.value or 0.0 for trial in trials]
+
     best = values[0]
-    line = []
+    bests = []
     for value in values:
         if objective.better(value, best):
             best = value
-        line.append(best)
+        bests.append(best)
+
     axes.plot(numbers, values, "o", color="#7a8ba6", label="trial")
-    axes.step(numbers, line, where="post", color="#c4472f", label="best so far")
+    axes.step(numbers, bests, where="post", color="#c4472f", label="best so far")
     axes.set_xlabel("trial")
     axes.set_ylabel(objective.metric)
     axes.locator_params(axis="x", integer=True)
@@ -62,6 +64,7 @@ def slices(trials: Sequence[Trial], objective: Objective | None) -> Figure:
     numbers = [trial.number for trial in trials]
     values = [trial.value or 0.0 for trial in trials]
     figure = _figure(3.2 * len(names) + 1.0, 3.4)
+
     first: Axes | None = None
     for index, name in enumerate(names):
         axes = figure.add_subplot(1, len(names), index + 1, sharey=first)
@@ -84,16 +87,19 @@ def parallel_coordinates(trials: Sequence[Trial], objective: Objective | None) -
     names = [*trials[0].values, objective.metric]
     columns = [[trial.values[name] for trial in trials] for name in names[:-1]]
     columns.append([trial.value for trial in trials])
+
     figure = _figure(2.0 * len(names) + 2.0, 4.0)
     axes = figure.add_subplot()
     from matplotlib import colormaps
 
+    # the best trials are drawn last, on top, in the same end of the colours
     is_minimized = objective.goal == "minimize"
     colors = colormaps["viridis_r" if is_minimized else "viridis"]
     lines = list(zip(*map(_shares, columns), strict=True))
     lines.sort(key=lambda line: line[-1], reverse=is_minimized)
     for line in lines:
         axes.plot(range(len(names)), line, color=colors(line[-1]), alpha=0.8)
+
     for place, column in enumerate(columns):
         axes.axvline(place, color="#bbbbbb", linewidth=0.8, zorder=0)
         for share, text in _ends(column):
@@ -106,8 +112,9 @@ def parallel_coordinates(trials: Sequence[Trial], objective: Objective | None) -
                 va="center",
                 bbox=_PLATE,
             )
+
     axes.set_xticks(range(len(names)), names)
-    axes.set_xlim(-0.2, len(names) - 0.6)
+    axes.set_xlim(-0.2, len(names) - 0.6)  # room for the labels beside the last axis
     axes.set_yticks([])
     axes.spines[:].set_visible(False)
     return _on_any_page(figure)
@@ -127,9 +134,11 @@ def importance(trials: Sequence[Trial], objective: Objective | None) -> Figure:
         message = f"{have} a value, and importance needs {_ENOUGH}"
         hint = "`cloudtrain continue SWEEP --trials 10` adds ten trials"
         raise UsageError(message, hint=hint, code="CT068")
+
     importances = _importances(trials, objective)
     names = sorted(importances, key=lambda name: importances[name])
     shares = [importances[name] for name in names]
+
     figure = _figure(7.0, 0.5 * len(names) + 1.2)
     axes = figure.add_subplot()
     bars = axes.barh(names, shares, color="#7a8ba6")
@@ -140,11 +149,13 @@ def importance(trials: Sequence[Trial], objective: Objective | None) -> Figure:
 
 
 def _importances(trials: Sequence[Trial], objective: Objective) -> dict[str, float]:
+    """Return the importance of each hyperparameter; 0 for one that is the same in all trials."""
     require_optuna("importance needs", "")
     import optuna
     from optuna.distributions import CategoricalDistribution, FloatDistribution
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
+
     shares = dict.fromkeys(trials[0].values, 0.0)
     columns: dict[str, list[float]] = {}
     spaces: dict[str, optuna.distributions.BaseDistribution] = {}
@@ -152,7 +163,7 @@ def _importances(trials: Sequence[Trial], objective: Objective) -> dict[str, flo
         places, labels = _places([trial.values[name] for trial in trials])
         low = min(places)
         high = max(places)
-        if low == high:  # what never changes makes no difference
+        if low == high:
             continue
         if labels:
             columns[name] = [int(place) for place in places]
@@ -168,10 +179,12 @@ def _importances(trials: Sequence[Trial], objective: Objective) -> dict[str, flo
         params = {name: column[index] for name, column in columns.items()}
         frozen = optuna.trial.create_trial(params=params, distributions=spaces, value=trial.value)
         study.add_trial(frozen)
+
     with catch_warnings():  # it is experimental in Optuna 4
         simplefilter("ignore")
         evaluator = optuna.importance.PedAnovaImportanceEvaluator()
         importances = optuna.importance.get_param_importances(study, evaluator=evaluator)
+
     for name, share in importances.items():
         shares[name] = float(share)
     return shares
@@ -208,6 +221,8 @@ def _on_any_page(figure: Figure) -> Figure:
         axes.tick_params(colors=_INK, which="both")
         for spine in axes.spines.values():
             spine.set_edgecolor(_INK)
+
+        # a text in a box stays black, because its box is white
         texts = [axes.xaxis.label, axes.yaxis.label]
         texts += [text for text in axes.texts if text.get_bbox_patch() is None]
         legend = axes.get_legend()
@@ -221,6 +236,8 @@ def _on_any_page(figure: Figure) -> Figure:
 def _with_values(
     trials: Sequence[Trial], objective: Objective | None
 ) -> tuple[Objective, Sequence[Trial]]:
+    """Return the objective, and the trials that have a value of it. Raises UsageError if there is
+    nothing to draw."""
     trials = [trial for trial in trials if trial.value is not None]
     if objective is None or not trials:
         what = "the sweep has no objective" if objective is None else "no trial has a value yet"
@@ -248,6 +265,7 @@ def _is_logarithmic(places: Sequence[float]) -> bool:
 
 
 def _scale(axes: Axes, places: Sequence[float], labels: list[str] | None) -> None:
+    """Set the scale of the horizontal axis, for what `_places` has returned."""
     if labels is not None:
         axes.set_xticks(range(len(labels)), labels)
         axes.set_xlim(-0.5, len(labels) - 0.5)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _SHOWN = 3
 """Number of trials that a plan shows."""
 
-_SAME = ("target", "run", "cost", "max cost")
+_REPLACED_ROWS = ("target", "run", "cost", "max cost")
 """Rows of a trial's summary that the sweep's own summary replaces."""
 
 
@@ -51,13 +51,16 @@ def prepare_sweep(
         hint = "list fewer values, or add `trials: 100`"
         problem = Problem(("search",), message, hint, code="CT060")
         raise _refused([problem], place_of)
+
     original_job = anchored(sweep.job.from_folder(sweep.folder), where.here.cwd)
     job = sweep.trial_job(propose(sweep, 1)).from_folder(sweep.folder)
     in_job: PlaceOf | None = (
         None if place_of is None else (lambda path: place_of(_path_in_sweep(sweep, path)))
     )
+
     queued = _queued(where)
     first = prepare(job, queued, ignore=ignore, place_of=in_job)
+    # without the queue, a trial runs with the GPUs and slots that there are
     if queued is not where and _is_too_large(first):
         first = prepare(job, where, ignore=ignore, place_of=in_job)
     if first.context.after:
@@ -66,6 +69,7 @@ def prepare_sweep(
         hint = f"wait for it: `cloudtrain wait {before}`"
         problem = Problem(("job", "inputs"), message, hint, code="CT021")
         raise _refused([problem], place_of)
+
     original = sweep.model_copy(update={"job": original_job})
     sweep = sweep.model_copy(update={"job": first.work})
     return ReadySweep(sweep, original, first, place_of)
@@ -136,6 +140,7 @@ class ReadySweep:
         target = self.where.target
         if sweep.driver == "cloudtrain":
             return None, "the sweep has `driver: cloudtrain`"
+
         compile_sweep = part(target, SweepCompiler)
         if compile_sweep is None:
             if sweep.driver == "service":
@@ -143,6 +148,7 @@ class ReadySweep:
                 problem = Problem(("driver",), message, "remove `driver: service`", code="CT061")
                 raise _refused([problem], self.place_of)
             return None, f"{target.title} has no tuner of its own"
+
         try:
             context = self.first.context._replace(run_name=NAMELESS_SWEEP)
             plan = compile_sweep(sweep, self.where.settings, context)
@@ -150,6 +156,7 @@ class ReadySweep:
             if sweep.driver == "service" or any(item.code != "CT061" for item in error.problems):
                 raise _refused(error.problems, self.place_of) from None
             return None, error.problems[0].message
+
         if sweep.driver == "service":
             return plan, "the sweep has `driver: service`"
         return plan, "it supports everything that the sweep uses"
@@ -166,15 +173,17 @@ class ReadySweep:
         plan = self._tuner[0]
         if plan is not None:
             return plan
+
         specification = Specification(NAMELESS_SWEEP, self.sweep, self.first)
         count = self.sweep.trial_count
-        plans: list[Plan] = []
-        shown: list[PlannedTrial] = []
+        plans = []
+        shown = []
         for number in range(1, min(_SHOWN, count) + 1):
             values = propose(self.sweep, number)
             plans.append(specification.trial_plan(number, values))
             name = trial_name(NAMELESS_SWEEP, number)
             shown.append(PlannedTrial(number, name, shown_values(values), count))
+
         first = plans[0]
         return Plan(
             target=self.where.target.name,
@@ -183,7 +192,7 @@ class ReadySweep:
             request=specification.to_json(),
             uploads=first.uploads,
             processes=first.processes,
-            summary=tuple(row for row in first.summary if row[0] not in _SAME),
+            summary=tuple(row for row in first.summary if row[0] not in _REPLACED_ROWS),
             place=first.place,
             trials=tuple(shown),
         )
@@ -217,12 +226,14 @@ class ReadySweep:
         name = run_name(self.sweep.name, self.key, self.where.here.submitter, salt, counter)
         plan = self.draft.renamed(name)
         cost = self._cost()
-        self._keep_budget(cost)
+        self._check_budget(cost)
+
         who = f"{self.where.target.title}'s own tuner"
         if self.is_driven:
             who = "cloudtrain, on this machine"
             if needs_optuna(self.sweep):
                 require_optuna()
+
         summary = _summary(self.sweep, plan, f"{who}: {self._tuner[1]}", cost)
         notes = dict.fromkeys((*plan.notes, *first.notes))
         return replace(
@@ -260,7 +271,8 @@ class ReadySweep:
             return None
         return over(hourly, seconds) * self.sweep.trial_count
 
-    def _keep_budget(self, cost: float | None) -> None:
+    def _check_budget(self, cost: float | None) -> None:
+        """Raise JobError if the trials can cost more than `max_cost`, or if that is not known."""
         budget = self.sweep.max_cost
         if budget is None or (cost is not None and cost <= budget):
             return
@@ -273,8 +285,8 @@ class ReadySweep:
         else:
             count = self.sweep.trial_count
             message = f"{count} trials can cost ${cost:,.2f}, and `max_cost` is ${budget:,.2f}"
-            each = cost / count
-            fewer = int(budget / each) if each else 0
+            per_trial = cost / count
+            fewer = int(budget / per_trial) if per_trial else 0
             hint = "shorten the job's `max_runtime`, use smaller instances, or raise `max_cost`"
             if fewer:
                 hint = (
@@ -283,12 +295,14 @@ class ReadySweep:
         raise _refused([Problem(("max_cost",), message, hint, code="CT062")], self.place_of)
 
     def _placed(self, finding: Finding) -> Finding:
+        """Return a finding about the first trial's job with its path in the sweep."""
         if not finding.path:
             return finding
         return finding._replace(path=_path_in_sweep(self.sweep, finding.path))
 
 
 def _summary(sweep: Sweep, plan: Plan, driver: str, cost: float | None) -> list[tuple[str, str]]:
+    """Return the rows at the top of the plan. A `cost` of 0 is not shown."""
     goal = "none: every trial"
     if sweep.objective is not None:
         goal = f"{sweep.objective.goal} `{sweep.objective.metric}`"

@@ -94,9 +94,11 @@ class Specification:
         job = self.sweep.trial_job(values)
         changes: dict[str, Any] = {"name": self.sweep.name}
         if job.checkpoint is not None:
-            changes["checkpoint"] = self._own(job.checkpoint, name)
+            changes["checkpoint"] = self._for_trial(job.checkpoint, name)
         if job.outputs:
-            changes["outputs"] = {key: self._own(item, name) for key, item in job.outputs.items()}
+            changes["outputs"] = {
+                key: self._for_trial(item, name) for key, item in job.outputs.items()
+            }
         job = job.model_copy(update=changes)
         return replace(self.first, work=job, original=job)
 
@@ -106,7 +108,7 @@ class Specification:
         context = ready.context._replace(run_name=trial_name(self.name, number, counter))
         return ready.where.target.compile(ready.work, ready.where.settings, context)
 
-    def _own(self, place: Checkpoint | Output, name: str) -> Checkpoint | Output:
+    def _for_trial(self, place: Checkpoint | Output, name: str) -> Checkpoint | Output:
         """Return a copy of the checkpoint or output `place`, stored in the subfolder `name` of the
         storage path that the job gives. If the job gives no storage path, return `place` unchanged:
         the path then depends on the run."""
@@ -121,7 +123,7 @@ _LEAVING = 30.0
 """Seconds to wait for the driver of a sweep that has ended. After the final status, the driver
 records the state in the run store, and then it releases its lock."""
 
-_MORE = "submit another sweep with more values"
+_NEW_SWEEP_HINT = "submit another sweep with more values"
 
 
 class SweepService(DrivenService, Tuner):
@@ -223,6 +225,11 @@ class SweepService(DrivenService, Tuner):
                 turn.release(remove=True)
 
     def _extend(self, folder: DrivenFolder, ref: RunRef, more: int, *, again: bool) -> None:
+        """Write into the journal and the status what `resume` adds.
+
+        Raises:
+            UsageError: the driver lives, or there is nothing to add.
+        """
         sweep = self.sweep(ref)
         patience = _LEAVING if self.status(ref).state.is_final else GLANCE
         lock = _take(folder.lock, ref.name, patience=patience)
@@ -233,6 +240,7 @@ class SweepService(DrivenService, Tuner):
             failed = [trial.number for trial in study.trials.values() if trial.has_failed]
             total = sweep.trial_count + study.extended
             self._check_room(ref.name, sweep, total, more)
+
             started_all = len(study.trials) >= total
             adds = _how_to_add(ref.name, sweep, total)
             if again and not failed:
@@ -254,6 +262,7 @@ class SweepService(DrivenService, Tuner):
                 journal = Journal(folder.path)
                 journal.write("again" if again else "extended", trials=failed if again else more)
                 journal.close()
+
             metrics = {**(before.get("metrics") or {}), "trials": total + more}
             start_time = before.get("started") or time.time()
             since = time.time() if has_ended else before.get("since")
@@ -269,7 +278,7 @@ class SweepService(DrivenService, Tuner):
         left = sweep.space.grid_size - total if sweep.strategy == "grid" else more
         if more > left:
             message = f"the grid has only {sweep.space.grid_words} combinations"
-            hint = f"write `--trials {left}`" if left > 0 else _MORE
+            hint = f"write `--trials {left}`" if left > 0 else _NEW_SWEEP_HINT
             raise UsageError(message, hint=hint, code="CT993")
         if more and total + more > MAX_TRIALS:
             message = f"a sweep has at most {MAX_TRIALS:,} trials, and `{name}` has {total:,}"
@@ -309,10 +318,12 @@ class SweepService(DrivenService, Tuner):
         return service_of(ref.target, self).download(trial, path, destination)
 
     def _known(self, ref: RunRef) -> DrivenFolder:
+        """Return the folder of a sweep. Raises RunNotFound if this machine has no such sweep."""
         self._read_status(ref)
         return self.folder(ref.name)
 
     def _read_status(self, ref: RunRef) -> dict[str, Any]:
+        """Return the status in the sweep's folder. Raises RunNotFound if there is none."""
         status = self.folder(ref.name).read_status()
         if status is None:
             message = f"there is no sweep `{ref.name}` on this machine"
@@ -326,20 +337,21 @@ def _has_ended(status: Mapping[str, Any]) -> bool:
 
 def _run_status(status: Mapping[str, Any]) -> RunStatus:
     """Return the status of a sweep, from the data in its folder."""
-    metrics = {name: float(value) for name, value in (status.get("metrics") or {}).items()}
-    trials = {int(number): values for number, values in (status.get("progress") or {}).items()}
+    metrics = status.get("metrics") or {}
+    progress = status.get("progress") or {}
     return RunStatus(
         RunState(status["state"]),
         status["reason"],
         started=status["started"],
         ended=status["ended"],
         created=status["started"],
-        metrics=metrics,
-        trials=trials,
+        metrics={name: float(value) for name, value in metrics.items()},
+        trials={int(number): values for number, values in progress.items()},
     )
 
 
 def _why_lost(folder: DrivenFolder) -> str:
+    """Return the reason of a sweep whose driver has died, with the driver's last output."""
     reason = (
         "its driver has died, but trials keep running; restart it with "
         f"`cloudtrain continue {folder.name}`"
@@ -354,7 +366,7 @@ def _how_to_add(name: str, sweep: Sweep, total: int) -> str:
     if sweep.strategy == "grid":
         count = min(count, sweep.space.grid_size - total)
     if count <= 0:
-        return _MORE
+        return _NEW_SWEEP_HINT
     return f"`cloudtrain continue {name} --trials {count}` adds trials"
 
 

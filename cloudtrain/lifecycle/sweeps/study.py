@@ -24,7 +24,7 @@ from math import inf, isfinite
 from pathlib import Path
 from random import Random
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cloudtrain.errors import MissingExtra, TargetError
 from cloudtrain.job.model import value_text
@@ -54,22 +54,23 @@ class Study:
 
     def apply(self, event: dict[str, Any]) -> None:
         """Update the trials from one event of the journal."""
+        kind = event["event"]
         number = event.get("trial", 0)
-        if event["event"] == "asked":
+        if kind == "asked":
             self.trials[number] = Trial(number, event["values"])
-        elif event["event"] == "submitted":
+        elif kind == "submitted":
             self._change(number, run=event["run"], state=RunState.RUNNING, started=event["at"])
-        elif event["event"] == "told":
+        elif kind == "told":
             names = ("value", "reason", "started", "ended", "stopped_early")
             values = {name: event[name] for name in names if event.get(name) is not None}
             reports = tuple(event.get("reports", ()))
             self._change(number, state=RunState(event["state"]), reports=reports, **values)
-        elif event["event"] == "again":
+        elif kind == "again":
             for number in event["trials"]:
                 old = self.trials[number]
                 earlier = (*old.earlier, old.run) if old.run else old.earlier
                 self.trials[number] = Trial(number, old.values, earlier=earlier)
-        elif event["event"] == "extended":
+        elif kind == "extended":
             self.extended += event["trials"]
 
     def _change(self, number: int, **fields: Any) -> None:
@@ -176,8 +177,10 @@ def lines_of(events: list[dict[str, Any]], objective: Objective | None) -> list[
 
 
 def _text(
-    event: dict[str, Any], study: Study, before: Trial | None, objective: Objective | None
+    event: dict[str, Any], study: Study, best_before: Trial | None, objective: Objective | None
 ) -> str | None:
+    """Return an event in words; None if it tells users nothing new. `study` is the state after the
+    event."""
     kind = event["event"]
     number = event.get("trial", 0)
     if kind == "said":
@@ -190,6 +193,7 @@ def _text(
         return f"trial {number} started: {shown_values(study.trials[number].values)}"
     if kind != "told":
         return None
+
     trial = study.trials[number]
     what = "was stopped early" if trial.stopped_early else trial.state
     words = f"trial {number} {what}"
@@ -197,7 +201,7 @@ def _text(
         words += f": {objective.metric}={trial.value:.4g}"
         best = best_of(study.trials.values(), objective)
         is_best = best is not None and best.number == number
-        if is_best and trial.counts and best != before:
+        if is_best and trial.counts and best != best_before:
             words += ", the best so far"
     elif trial.reason:
         words += f": {trial.reason}"
@@ -229,7 +233,7 @@ def propose(sweep: Sweep, number: int, trials: Iterable[Trial] = ()) -> dict[str
     if sweep.strategy == "bayesian" and number > DRAWN_FIRST:
         history = list(trials)
         if sum(trial.counts for trial in history) >= _LEAST:
-            return _learnt(sweep, number, history)
+            return _ask_optuna(sweep, number, history)
     return sweep.space.draw(Random(f"{sweep.seed or 0}:{number}"))
 
 
@@ -251,7 +255,7 @@ def require_optuna(
         raise MissingExtra(f"{what} Optuna, which is not installed", hint=hint, code="CT063")
 
 
-def _learnt(sweep: Sweep, number: int, trials: Sequence[Trial]) -> dict[str, Any]:
+def _ask_optuna(sweep: Sweep, number: int, trials: Sequence[Trial]) -> dict[str, Any]:
     """Return the values that Optuna's TPE sampler proposes for trial `number` after these trials.
     The Optuna study is rebuilt from the trials each time, so it needs no storage."""
     require_optuna()
@@ -263,12 +267,14 @@ def _learnt(sweep: Sweep, number: int, trials: Sequence[Trial]) -> dict[str, Any
     digest = hashlib.sha256(f"{sweep.seed or 0}:{number}".encode()).digest()
     seed = int.from_bytes(digest[:4], "big") >> 1
     sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=_LEAST)
+
     assert sweep.objective is not None, "the rules have asked for it"
     study = optuna.create_study(direction=sweep.objective.goal, sampler=sampler)
     for trial in trials:
         frozen = _frozen(trial, ranges, spaces)
         if frozen is not None:
             study.add_trial(frozen)
+
     params = study.ask(spaces).params
     values = {}
     for name, item in ranges.items():
@@ -297,6 +303,7 @@ def _frozen(
 
 
 def _distribution(item: Range) -> BaseDistribution:
+    """Return a range of values in Optuna's form."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     if item.int is not None:
@@ -311,6 +318,7 @@ def _distribution(item: Range) -> BaseDistribution:
 
 
 def _param(item: Range, value: Any) -> Any:
+    """Return a trial's value as Optuna has it: the number itself, or the index of a choice."""
     if item.choice is None:
         return value
     for index, option in enumerate(item.choice):
@@ -331,7 +339,15 @@ _KEPT = 3
 reports."""
 
 
-def reason_to_stop(sweep: Sweep, trial: Trial, others: Sequence[Trial]) -> str | None:
+class StopReason(NamedTuple):
+    """Why a trial is stopped. With `is_complete`, it has made all reports that hyperband allows, so
+    it counts as succeeded."""
+
+    text: str
+    is_complete: bool = False
+
+
+def reason_to_stop(sweep: Sweep, trial: Trial, others: Sequence[Trial]) -> StopReason | None:
     """Return why the trial should stop now; None if it should continue. A trial that has reported
     only NaN and infinite values so far continues."""
     objective = sweep.objective
@@ -342,6 +358,7 @@ def reason_to_stop(sweep: Sweep, trial: Trial, others: Sequence[Trial]) -> str |
         return _halved(sweep, trial, others)
     if sweep.stop_early is None:
         return None
+
     # compare only what others have reported
     step = min(step, max((len(other.reports) for other in others), default=0))
     if step == 0 or step <= sweep.stop_early.after:
@@ -353,7 +370,9 @@ def reason_to_stop(sweep: Sweep, trial: Trial, others: Sequence[Trial]) -> str |
     return _beyond_slack(objective, sweep.stop_early.bandit.slack, trial, others)
 
 
-def _below_median(objective: Objective, trial: Trial, others: Sequence[Trial]) -> str | None:
+def _below_median(objective: Objective, trial: Trial, others: Sequence[Trial]) -> StopReason | None:
+    """Return a reason if the trial's best value is worse than the median of the others' averages
+    over as many reports."""
     step = len(trial.reports)
     averages = [sum(reports) / step for reports in _first_reports(others, step)]
     averages = list(filter(isfinite, averages))
@@ -363,7 +382,7 @@ def _below_median(objective: Objective, trial: Trial, others: Sequence[Trial]) -
     middle = median(averages)
     if not (isfinite(own) and objective.better(middle, own)):
         return None
-    return (
+    return StopReason(
         f"its best {objective.metric}, {own:.4g}, was worse than the median of the others, "
         f"{middle:.4g}"
     )
@@ -371,7 +390,9 @@ def _below_median(objective: Objective, trial: Trial, others: Sequence[Trial]) -
 
 def _beyond_slack(
     objective: Objective, slack: float, trial: Trial, others: Sequence[Trial]
-) -> str | None:
+) -> StopReason | None:
+    """Return a reason if the trial's best value is worse than the best of the others, after as many
+    reports, by more than the fraction `slack` of the latter."""
     bests = [_best(objective, reports) for reports in _first_reports(others, len(trial.reports))]
     if not bests:
         return None
@@ -381,18 +402,21 @@ def _beyond_slack(
     allowed = best - width if objective.goal == "maximize" else best + width
     if not (isfinite(own) and objective.better(allowed, own)):
         return None
-    return (
+    return StopReason(
         f"its best {objective.metric}, {own:.4g}, was outside the slack around the best, {best:.4g}"
     )
 
 
-def _halved(sweep: Sweep, trial: Trial, others: Sequence[Trial]) -> str | None:
+def _halved(sweep: Sweep, trial: Trial, others: Sequence[Trial]) -> StopReason | None:
+    """Return why hyperband stops the trial: it has made the most reports, or is not among the best
+    third at a rung."""
     assert sweep.hyperband is not None, "whoever calls has looked"
     assert sweep.objective is not None, "the rules have asked for it"
     objective = sweep.objective
     step = len(trial.reports)
     if step >= sweep.hyperband.max:
-        return f"ended by hyperband after {step} reports, the maximum of a trial"
+        text = f"ended by hyperband after {step} reports, the maximum of a trial"
+        return StopReason(text, is_complete=True)
     rungs = _rungs(sweep.hyperband.min, sweep.hyperband.max)
     bracket = trial.number % len(rungs)
     for rung in rungs[bracket:]:
@@ -404,7 +428,7 @@ def _halved(sweep: Sweep, trial: Trial, others: Sequence[Trial]) -> str | None:
         kept = (len(rivals) + 1) // _KEPT
         if isfinite(own) and kept >= 1 and better >= kept:
             reports = "1 report" if rung == 1 else f"{rung} reports"
-            return f"not among the best third after {reports}"
+            return StopReason(f"not among the best third after {reports}")
     return None
 
 

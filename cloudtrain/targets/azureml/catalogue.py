@@ -146,15 +146,16 @@ def nearest_size(name: str) -> str | None:
     enough."""
     from difflib import get_close_matches  # importing it costs start-up time
 
-    whole = name.casefold()
-    if "_" not in whole or not whole.startswith("sta"):
-        whole = f"standard_{whole}"
-    series = _series(whole)
+    full_name = name.casefold()
+    if "_" not in full_name or not full_name.startswith("sta"):
+        full_name = f"standard_{full_name}"
+    series = _series(full_name)
+
     names = {}
     for row in instance_types("azureml"):
         if not row.retired and _series(row.name) in (series, None):
             names[row.name.casefold()] = row.name
-    matches = get_close_matches(whole, names, n=1, cutoff=0.8)
+    matches = get_close_matches(full_name, names, n=1, cutoff=0.8)
     return names[matches[0]] if matches else None
 
 
@@ -211,6 +212,7 @@ def overlay_of(
         name = size.get("name")
         if not isinstance(name, str) or not _fits_clusters(size):
             continue
+
         row = instance_named("azureml", name)
         cells: Cells = {}
         if row is None:
@@ -219,6 +221,8 @@ def overlay_of(
         quota = quotas.get(_family(str(size.get("family", ""))))
         if quota is not None:
             cells["quota_vcpus"] = quota
+
+        # A size without these facts cannot be a row of the table.
         is_known = row is not None or {"vcpus", "memory_gib"} <= cells.keys()
         if cells and is_known:
             corrections[row.name if row else name] = cells
@@ -226,6 +230,7 @@ def overlay_of(
 
 
 def _fits_clusters(size: Mapping[str, Any]) -> bool:
+    """Return whether clusters accept a size, as they do if the answer does not say."""
     kinds = size.get("supportedComputeTypes")
     return kinds is None or "amlcompute" in {str(kind).casefold() for kind in kinds}
 
@@ -233,14 +238,15 @@ def _fits_clusters(size: Mapping[str, Any]) -> bool:
 def _machine(
     name: str, size: Mapping[str, Any], capabilities: Mapping[str, str], source: str
 ) -> Cells:
-    """`size` comes from `vmSizes`, and `capabilities` from Microsoft.Compute; `source` is their
-    origin."""
+    """Return what is known of a size. `size` comes from `vmSizes`, and `capabilities` from
+    Microsoft.Compute; `source` is their origin."""
     cells: Cells = {"source": source}
     for column, key in (("vcpus", "vCPUs"), ("gpus", "gpus")):
         if _is_count(size.get(key)):
             cells[column] = int(size[key])
     if _is_count(size.get("memoryGB")):
         cells["memory_gib"] = size["memoryGB"]
+
     properties = guess(name)
     if cells.get("gpus"):
         model = properties.gpu if properties else ""
@@ -310,8 +316,8 @@ def _quotas(usages: Iterable[Mapping[str, Any]]) -> dict[str, int]:
 
 
 def _family(words: str) -> str:
-    """`standardNDISRH100V5Family` and `Standard NDISRH100V5 Family Cluster Dedicated vCPUs` are the
-    same family."""
+    """Return the same text for all spellings of a family, such as `standardNDISRH100V5Family` and
+    `Standard NDISRH100V5 Family Cluster Dedicated vCPUs`."""
     return squeeze(words).partition("family")[0]
 
 
@@ -321,7 +327,8 @@ def squeeze(words: str) -> str:
 
 
 def _capabilities(sku: Mapping[str, Any]) -> dict[str, str]:
-    """Map lower-case names to values; empty for other resources than VM sizes, such as disks."""
+    """Map the names of a size's capabilities, in lower case, to their values. Empty for other
+    resources than VM sizes, such as disks."""
     resource = str(sku.get("resourceType", "virtualMachines"))
     if resource.casefold() != "virtualmachines":
         return {}

@@ -70,7 +70,7 @@ def local_layout(
         run_name=run_name,
         workspace_id=workspace,
         hosts=addresses("127.0", 1, body.instances),
-        listen=lambda instance, port: (LOOPBACK, f"${{{{ports.instance_{instance}_{port}}}}}"),
+        endpoint=lambda instance, port: (LOOPBACK, f"${{{{ports.instance_{instance}_{port}}}}}"),
         data=data,
         code=tuple(f"{run_dir}/instances/{number}/wd" for number in range(body.instances)),
         paths=local_paths(body, data),
@@ -156,6 +156,7 @@ def _own_places(stage: Stage) -> dict[str, str]:
 
 
 def _folders(stage: Stage) -> tuple[str, ...]:
+    """Return the folders that must exist before the processes start."""
     own = _own_places(stage)
     folders = [stage.layout.data, *own.values()]
     for name, path in stage.outputs.items():
@@ -166,6 +167,7 @@ def _folders(stage: Stage) -> tuple[str, ...]:
 
 
 def _links(stage: Stage, count: int) -> Iterator[Link]:
+    """Yield the links to inputs, to outputs and to the logs of `count` ranks."""
     for name, item in stage.job.inputs.items():
         if item.local is not None:
             path = stage.layout.paths[f"inputs.{name}"]
@@ -227,6 +229,7 @@ INTERFACE_VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "UCX_NET_DEVI
 
 
 def compile_as_azureml(job: TrainingJob, target: LocalSettings, context: CompileContext) -> Plan:
+    """Return the plan of a local run. Raises `JobError` if the job cannot be emulated."""
     stage = _stage(job, target, context)
     started = processes(stage.body, stage.layout)
     if not started:
@@ -236,7 +239,8 @@ def compile_as_azureml(job: TrainingJob, target: LocalSettings, context: Compile
         )
         raise JobError([Problem(path, message, "submit it to Azure ML", code="CT031")])
 
-    local_processes = [_here(stage, process, len(started)) for process in started]
+    local_processes = [_local_process(stage, process, len(started)) for process in started]
+    # The plan leaves out what repeats the request.
     shown_processes = []
     for process in local_processes:
         env = {name: value for name, value in process.env.items() if name not in LONG}
@@ -264,13 +268,14 @@ def _stage(job: TrainingJob, target: LocalSettings, context: CompileContext) -> 
         )
         hint = "run it here without `--emulate azureml`"
         problems.append(Problem(("distribution", "type"), message, hint, code="CT030"))
+
     local_job, _ = problems.collect_from(
         lambda: scaled_job(job, target, account), (placed_job(job, target), None)
     )
     environment = job.environment.model_copy(update={"requirements": None})
     local_job = local_job.model_copy(update={"environment": environment})
-    here = context._replace(account=ACCOUNT)
-    plan = problems.collect_from(lambda: compile_azureml(local_job, AzureML(), here), None)
+    azureml_context = context._replace(account=ACCOUNT)
+    plan = problems.collect_from(lambda: compile_azureml(local_job, AzureML(), azureml_context), None)
     if problems or plan is None:
         raise JobError(without_echoes(problems))
 
@@ -280,22 +285,30 @@ def _stage(job: TrainingJob, target: LocalSettings, context: CompileContext) -> 
     return Stage(job, body, layout, account, target.python or account.python, run_dir)
 
 
-def _here(stage: Stage, process: Process, world_size: int) -> Process:
+def _local_process(stage: Stage, process: Process, world_size: int) -> Process:
+    """Return a process with the variables that it has on this machine."""
     env = dict(process.env)
     for name in INTERFACE_VARIABLES:
         if env.get(name) == INTERFACE:
             env[name] = "lo"
+
+    # The service sets no MASTER_PORT for MPI, and the ranks use its port 6105. Another program of
+    # this machine may use that port.
     if stage.body.kind == "Mpi":
-        env.setdefault("MASTER_PORT", stage.layout.listen(0, MASTER_PORT)[1])
-    env |= _shares(stage, process.instance, world_size)
+        _, port = stage.layout.endpoint(0, MASTER_PORT)
+        env.setdefault("MASTER_PORT", port)
+
+    # This machine's share replaces what the job says. Its network is only a default: the job may
+    # name another one.
+    env |= _machine_variables(stage, process.instance, world_size)
     for name, value in loopback_variables(stage.account.loopback).items():
         env.setdefault(name, value)
     return replace(process, env=env)
 
 
-def _shares(stage: Stage, instance: int, world_size: int) -> dict[str, str]:
-    """On the PATH, the job's `python` comes first, followed by the other programs in the
-    interpreter's folder."""
+def _machine_variables(stage: Stage, instance: int, world_size: int) -> dict[str, str]:
+    """Return the variables with an instance's share of this machine. On the PATH, the job's
+    `python` comes first, followed by the other programs in the interpreter's folder."""
     machine = stage.account.machine
     beside = stage.python.rpartition("/")[0]
     variables = {

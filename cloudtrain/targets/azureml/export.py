@@ -9,10 +9,9 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
-from cloudtrain.documents.document import load_toml
+from cloudtrain.documents.document import load_table
 from cloudtrain.errors import TargetError
 from cloudtrain.plans.document import shell_word, visible, visible_yaml
 from cloudtrain.plans.plan import Plan
@@ -26,7 +25,7 @@ from cloudtrain.targets.azureml.settings import AzureMLAccount
 from cloudtrain.targets.common.export import Call, Program, Ref, build, python_code
 from cloudtrain.targets.common.fields import Inexpressible
 
-_TABLES = load_toml(Path(__file__).with_name("export.toml").read_text("utf-8"))
+_TABLES = load_table(__file__, "export.toml")
 
 
 # The job with the fields that azure-ai-ml's YAML and Python objects share. If azure-ai-ml cannot
@@ -35,15 +34,19 @@ _TABLES = load_toml(Path(__file__).with_name("export.toml").read_text("utf-8"))
 
 def job_of(request: JsonMapping, run_name: str) -> JsonObject:
     """Return the job with the fields of `command(...)` and of the YAML schema, such as `compute`
-    and `limits.timeout`. Inputs that are plain values become strings. Empty mappings that
-    azure-ai-ml adds itself are left out."""
+    and `limits.timeout`.
+
+    Raises:
+        TargetError: azure-ai-ml has no words for a field, or would send another command.
+    """
     try:
         fields = tool_codec().decode(request["properties"])
     except Inexpressible as error:
         raise _refusal(error.paths) from None
-    wrong = _words_rewritten(fields["command"], fields.get("inputs", {}))
-    if wrong:
-        raise _refusal(wrong)
+
+    changed = _changed_references(fields["command"], fields.get("inputs", {}))
+    if changed:
+        raise _refusal(changed)
     return {"name": run_name, **fields}
 
 
@@ -63,29 +66,29 @@ _REFERENCE = re.compile(r"\$\{\{inputs\.([\w.-]+)\}\}")
 """Matches references that the tool looks up among the inputs, and refuses if they name none."""
 
 
-def _words_rewritten(command: str, inputs: JsonMapping) -> list[str]:
-    """Return what the tool would rewrite in a command, or refuse."""
-    words = [match[0] for match in _OLD_REFERENCE.finditer(command)]
+def _changed_references(command: str, inputs: JsonMapping) -> list[str]:
+    """Return the references that the tool does not send as they are: those in the old form, which
+    it rewrites, and those that name no input, which it refuses."""
+    references = [match[0] for match in _OLD_REFERENCE.finditer(command)]
     for match in _REFERENCE.finditer(command):
         if match[1] not in inputs:
-            words.append(match[0])
-    return [f"{word} in command" for word in dict.fromkeys(words)]
+            references.append(match[0])
+    return [f"{reference} in command" for reference in dict.fromkeys(references)]
 
 
 # The job as calls of azure-ai-ml: `command(...)`, and the client that sends it.
 
 EXTRA = "azureml-sdk"
-_SDK = "azure.ai.ml"
-_ENTITIES = "azure.ai.ml.entities"
 
 RESOURCES = ("instance_count", "instance_type", "locations", "docker_args", "shm_size")
 """Resources that are arguments of `command`."""
 
 
 def _command(job: JsonMapping) -> Call:
+    """Return the call `command(...)` for the fields of `job_of`."""
     arguments: JsonObject = {}
     for name, value in job.items():
-        if name in ("limits", "queue_settings"):
+        if name in ("limits", "queue_settings"):  # their fields are arguments themselves
             arguments |= value
         elif name == "resources":
             arguments |= _resources(value)
@@ -96,24 +99,27 @@ def _command(job: JsonMapping) -> Call:
             arguments[name] = {key: call(item) for key, item in value.items()}
         else:
             arguments[name] = value
-    return Call(f"{_SDK}.command", arguments)
+    return Call("azure.ai.ml.command", arguments)
 
 
 def _resources(resources: JsonObject) -> JsonObject:
+    """Return the arguments of `command` for the resources: their fields, or one object if `command`
+    lacks one of them."""
     if resources and resources.keys() <= set(RESOURCES):
         return resources
-    return {"resources": Call(f"{_ENTITIES}.JobResourceConfiguration", dict(resources))}
+    return {"resources": Call("azure.ai.ml.entities.JobResourceConfiguration", dict(resources))}
 
 
 def _input(item: Any) -> Any:
-    return Call(f"{_SDK}.Input", dict(item)) if isinstance(item, dict) else item
+    return Call("azure.ai.ml.Input", dict(item)) if isinstance(item, dict) else item
 
 
 def _output(item: JsonMapping) -> Call:
-    return Call(f"{_SDK}.Output", dict(item))
+    return Call("azure.ai.ml.Output", dict(item))
 
 
 def _object(value: JsonMapping) -> Call:
+    """Return the call of the class that the field `type` means."""
     arguments = dict(value)
     kind = arguments.pop("type")
     return Call(_TABLES["classes"][kind], arguments)
@@ -170,6 +176,7 @@ def yaml_job(job: JsonMapping, place: AzureMLAccount, *, remark: str = "") -> st
             own_modes = MODES.get(item["type"], ())
             if item.get("mode", "direct") not in (*_EVERY_MODE, *own_modes):
                 wrong.append(f"inputs.{name}.mode")
+            # `job` keeps its own inputs, without the prefix.
             path = _yaml_job_id(item["path"])
             document["inputs"] = {**document["inputs"], name: {**item, "path": path}}
     if wrong:
@@ -262,6 +269,7 @@ class AzureMLExports:
             TargetError: the SDK cannot express a field of the request; the message names it.
         """
         program = Program({"job": _command(self._job())}, "", {}, EXTRA)
+        # Remarks about experimental classes are no concern of the user's.
         logger = logging.getLogger(_REMARKS)
         level = logger.level
         logger.setLevel(logging.ERROR)
@@ -283,6 +291,7 @@ class AzureMLExports:
         )
         if self._plan.uploads:
             title += f"\n\n{self._needs}\n"
+
         place = self._place
         arguments = {
             "credential": _credential(place),
@@ -292,7 +301,7 @@ class AzureMLExports:
         }
         if place.cloud:
             arguments["cloud"] = place.cloud
-        client = Call(f"{_SDK}.MLClient", arguments)
+        client = Call("azure.ai.ml.MLClient", arguments)
         variables = {"job": _command(self._job()), "ml_client": client}
         program = Program(variables, "jobs.create_or_update", {"job": Ref("job")}, EXTRA)
         return python_code(program, title=title)
@@ -309,6 +318,7 @@ class AzureMLExports:
 
     @property
     def _needs(self) -> str:
+        """The sentence that names the uploads which the job needs."""
         things = " and ".join(f"the {upload.kind}" for upload in self._plan.uploads)
         return f"Needs what `cloudtrain submit` uploads: {things}."
 

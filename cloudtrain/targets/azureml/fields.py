@@ -59,6 +59,7 @@ _DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?)?")
 
 
 def duration_text(seconds: int) -> str:
+    """Return an ISO 8601 duration in its largest units: `P1DT2H`."""
     minutes, second = divmod(seconds, 60)
     hours, minute = divmod(minutes, 60)
     days, hour = divmod(hours, 24)
@@ -115,12 +116,6 @@ INPUT_MODES = {
 }
 """Maps each mode of an input to the job's `mode` and `access`."""
 
-_OUTPUT_MODES = {
-    "Mount": "mount",
-    "ReadWriteMount": "mount",
-    "Upload": "upload",
-    "Direct": "direct",
-}
 _SERVICES = {
     "SSH": "ssh",
     "TensorBoard": "tensor_board",
@@ -150,12 +145,14 @@ LITERAL = "literal"
 
 
 def _listed(value: object) -> list[Any]:
+    """Encode a tuple of texts. A setting that is one text has a row of its own."""
     if not isinstance(value, tuple):
         raise Inexpressible("")
     return list(value)
 
 
 def _events(value: Any) -> list[str]:
+    """Decode the events of notifications: all of them for an empty list."""
     return [_EVENTS[event] for event in value or _EVENTS if event in _EVENTS]
 
 
@@ -186,8 +183,11 @@ _ALL = _nodes(True)
 _NODES = _nodes("all")
 _TIER_NAMES = words({"Basic": "basic", "Standard": "standard", "Premium": "premium"})
 _TIERS = Codec(lambda tier: _TIER_NAMES.decode(str(tier).capitalize()), _TIER_NAMES.encode)
-_PRIORITIES = words({1: "low", 2: "medium", 3: "high"})
-OUTPUT_MODES = words(_OUTPUT_MODES)
+_PRIORITY_NAMES = {1: "low", 2: "medium", 3: "high"}
+_PRIORITIES = words(_PRIORITY_NAMES)
+OUTPUT_MODES = words(
+    {"Mount": "mount", "ReadWriteMount": "mount", "Upload": "upload", "Direct": "direct"}
+)
 IDENTITIES = words({"UserIdentity": "user", "Managed": "managed", "AMLToken": "aml_token"})
 EVENTS = Codec(_events, lambda names: [_BODY_EVENTS[name] for name in names])
 SERVICES = Codec(lambda kind: _SERVICES.get(kind, kind), words(_SERVICES).encode)
@@ -228,9 +228,9 @@ def _is_id(value: object) -> bool:
 
 
 def _is_timeout(value: object) -> bool:
-    """azure-ai-ml would write some durations in another way."""
+    """Return whether azure-ai-ml writes the duration in the same way."""
     seconds = duration_seconds(value) if type(value) is str else None
-    return bool(seconds) and duration_text(seconds or 0) == value
+    return bool(seconds and duration_text(seconds) == value)
 
 
 _PLACE = Codec(_label, SAME.encode)
@@ -241,7 +241,7 @@ _TIMEOUT = only(_is_timeout, SECONDS)
 _SDK_TIERS = _names(
     {tier: tier.lower() for tier in ("Spot", "Basic", "Standard", "Premium", "Null")}
 )
-_SDK_PRIORITIES = _names({1: "low", 2: "medium", 3: "high"})
+_SDK_PRIORITIES = _names(_PRIORITY_NAMES)
 _SDK_IDENTITIES = _names(
     {"Managed": "managed_identity", "UserIdentity": "user_identity", "AMLToken": "aml_token"},
     {"user": "UserIdentity", "managed": "Managed", "amltoken": "AMLToken"},
@@ -258,7 +258,8 @@ _KIND_OF_DATA = words({name: name for name in (*_DATA, LITERAL)})
 
 
 def _has_other_gpus(subject: Subject) -> bool:
-    """Other targets may have no instance types, so a job may say how many GPUs its types have."""
+    """Return whether the job expects another number of GPUs than its instance type has. The right
+    number may be there for targets without instance types."""
     resources = subject.job.resources
     if resources.instance_type is None:
         return False
@@ -267,7 +268,8 @@ def _has_other_gpus(subject: Subject) -> bool:
 
 
 def _names_one_instance(subject: Subject) -> bool:
-    """With several instances, rules ask whether the network is what the job wants."""
+    """Return whether the job names the type of its only instance. For several instances, rules ask
+    whether the network is what the job wants."""
     resources = subject.job.resources
     return resources.instance_type is not None and resources.instance_count == 1
 
@@ -286,10 +288,12 @@ _IN_ENVIRONMENT = (
     "asset_version", "description", "tags",
 )  # fmt: skip
 _OF_SMP = ("mpi_options", "version", "parameters")
-_ONLY_SAGEMAKER = (
+"""Fields that share what the request has there, or what reports them."""
+
+ONLY_SAGEMAKER = (
     "shard", "content_type", "compression", "record_wrapper", "attribute_names", "shuffle_seed",
 )  # fmt: skip
-"""Fields that share what the request has there, or what reports them."""
+"""Fields of an input that the body lacks. The rule AZ505 reports them."""
 
 FIELDS: tuple[Field, ...] = (
     Field("", JOB_TYPE),
@@ -559,7 +563,7 @@ FIELDS: tuple[Field, ...] = (
             "remove `instance_groups`: every instance gets the input",
         ),
     ),
-    *(Field(f"inputs.*.{name}", effect=Refused("AZ505")) for name in _ONLY_SAGEMAKER),
+    *(Field(f"inputs.*.{name}", effect=Refused("AZ505")) for name in ONLY_SAGEMAKER),
 )
 """Several rows may have the same request path; the first one says what the request has there."""
 
@@ -630,6 +634,7 @@ def sent(job: TrainingJob, settings: AzureML) -> JsonObject:
 
 
 def _coded_fields() -> Iterator[tuple[Field, Codec]]:
+    """Yield the rows whose values the table alone turns into the request's, and back."""
     for field in FIELDS:
         if field.job and field.request and field.codec is not None:
             yield field, field.codec
@@ -666,7 +671,8 @@ def _values_at(value: object, dotted: str) -> Iterator[tuple[ValuePath, Any]]:
     if not isinstance(value, Mapping):
         return
     name, _, rest = dotted.partition(".")
-    for key in value if name == "*" else (name,):
+    keys = value if name == "*" else (name,)
+    for key in keys:
         for path, inner in _values_at(value.get(key), rest):
             yield (key, *path), inner
 
@@ -681,6 +687,7 @@ def _renamed(path: ValuePath, source: str, target: str) -> list[str]:
 
 
 def _put(target: JsonObject, path: Sequence[str], value: object) -> None:
+    """Set the value at a path, and make the mappings above it that are missing."""
     *parents, name = path
     for parent in parents:
         target = target.setdefault(parent, {})
@@ -752,6 +759,8 @@ class _Record(NamedTuple):
     rows: Mapping[str, _Row]
 
     def decode(self, value: Any) -> JsonObject:
+        """What azure-ai-ml writes by itself is left out. Raises `Inexpressible` with all fields
+        that it would drop, add or change."""
         fields = _mapping(value)
         usual = _usual_of(self.path)
         known = self.rows.keys() | usual.keys()
@@ -760,7 +769,7 @@ class _Record(NamedTuple):
         if kind_key is not None:
             kind = fields.get(kind_key)
             result["type"] = _decode_at(kind_key, self.rows[kind_key].codec, kind)
-            known &= {*_KEYS_OF_KIND.get(kind, known)}
+            known &= {*_KEYS_OF_KIND.get(kind, known)}  # an object of a kind has fewer fields
 
         wrong: list[str] = []
         absent = known - fields.keys()
@@ -768,6 +777,7 @@ class _Record(NamedTuple):
             key = request.removeprefix(self.path)
             if request.startswith(self.path) and key in absent:
                 wrong.append(f"{key} left out")
+
         for key, item in fields.items():
             if key == kind_key or (key in usual and _is_same(item, usual[key])):
                 continue
@@ -776,6 +786,7 @@ class _Record(NamedTuple):
                 result[row.word] = _decode_at(key, row.codec, item)
             except Inexpressible as error:
                 wrong += error.paths
+
         if wrong:
             raise Inexpressible(*wrong)
         if not fields:  # the SDK would leave it out
@@ -783,6 +794,7 @@ class _Record(NamedTuple):
         return result
 
     def encode(self, value: Any) -> JsonObject:
+        """Words and values without an equivalent are sent as they are."""
         body = _usual_of(self.path)
         key_of = self.keys_of_words()
         for word, item in _mapping(value).items():

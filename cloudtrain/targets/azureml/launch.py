@@ -77,6 +77,7 @@ def fill_command(body: Body, paths: Mapping[str, str]) -> str:
     with spaces as one argument."""
     literals = {f"inputs.{name}" for name, item in body.inputs.items() if is_literal(item)}
     command = body.command
+
     parts = []
     end = 0
     quotes = _Quotes()
@@ -94,6 +95,7 @@ def fill_command(body: Body, paths: Mapping[str, str]) -> str:
 
 
 def _quote_for(text: str, around: str) -> str:
+    """Escape a text for the quotes `around` it; quote it if there are none."""
     if around == "'":
         return text.replace("'", "'\\''")
     if around == '"':
@@ -131,9 +133,6 @@ JOBS = "/mnt/azureml/cr/j"
 """The service's folder of jobs. The service names each job's folder by a number; the run's name
 stands in for it."""
 
-Listen = Callable[[int, int], tuple[str, str]]
-"""Maps an instance and a port to the address and port where other processes reach it."""
-
 
 @dataclass(frozen=True)
 class JobLayout:
@@ -141,7 +140,8 @@ class JobLayout:
 
     Attributes:
         hosts: the address of each instance, as it appears in lists of hosts.
-        listen: maps an instance and a port to the address and port where other processes reach it.
+        endpoint: maps an instance and a port to the address and port where other processes reach
+            it.
         data: the folder that holds inputs and outputs.
         code: the working directory of each instance.
         paths: maps `inputs.NAME` and `outputs.NAME` to the text that the script gets.
@@ -151,7 +151,7 @@ class JobLayout:
     run_name: str
     workspace_id: str
     hosts: tuple[str, ...]
-    listen: Listen
+    endpoint: Callable[[int, int], tuple[str, str]]
     data: str
     code: tuple[str, ...]
     paths: dict[str, str]
@@ -179,7 +179,7 @@ def service_layout(body: Body, run_name: str, workspace_id: str, gpus: int | Non
         run_name=run_name,
         workspace_id=workspace_id,
         hosts=hosts,
-        listen=lambda instance, port: (hosts[instance], str(port)),
+        endpoint=lambda instance, port: (hosts[instance], str(port)),
         data=data,
         code=(f"{folder}/exe/wd",) * body.instances,
         paths=service_paths(body, data),
@@ -215,24 +215,26 @@ def tasks(body: Body) -> tuple[Task, ...]:
     """Return the parameter servers, followed by the workers."""
     servers = body.parameter_servers
     workers = body.workers
-    behind = servers if servers + workers <= body.instances else 0
+    # The workers begin behind the servers if every task can have an instance of its own.
+    first_worker = servers if servers + workers <= body.instances else 0
     roles = [("ps", number, number) for number in range(servers)]
-    roles += [("worker", number, behind + number) for number in range(workers)]
-    every = []
-    on_instance = [0] * body.instances
+    roles += [("worker", number, first_worker + number) for number in range(workers)]
+
+    all_tasks = []
+    counts = [0] * body.instances
     for kind, index, place in roles:
         instance = place % body.instances
-        every.append(Task(kind, index, instance, on_instance[instance]))
-        on_instance[instance] += 1
-    return tuple(every)
+        all_tasks.append(Task(kind, index, instance, counts[instance]))
+        counts[instance] += 1
+    return tuple(all_tasks)
 
 
 def cluster_text(all_tasks: tuple[Task, ...], layout: JobLayout) -> str:
     """Return the addresses of all tasks as JSON: the part of TF_CONFIG that all tasks share."""
     cluster: dict[str, list[str]] = {}
-    for each in all_tasks:
-        address = layout.listen(each.instance, FIRST_PORT + each.local_rank)
-        cluster.setdefault(each.kind, []).append(":".join(address))
+    for task in all_tasks:
+        address = layout.endpoint(task.instance, FIRST_PORT + task.local_rank)
+        cluster.setdefault(task.kind, []).append(":".join(address))
     return json.dumps(cluster)
 
 
@@ -260,7 +262,7 @@ _DEFAULTS = {"Mpi": {"NCCL_SOCKET_IFNAME": INTERFACE}}
 def _pytorch(body: Body, layout: JobLayout) -> Iterator[Alike]:
     """The service starts the processes itself, without torchrun, so variables that only torchrun
     sets are missing."""
-    address, port = layout.listen(0, MASTER_PORT)
+    address, port = layout.endpoint(0, MASTER_PORT)
     count = body.processes_per_instance
 
     def process(rank: int) -> Process:
@@ -287,7 +289,7 @@ def _mpi(body: Body, layout: JobLayout) -> Iterator[Alike]:
     if layout.is_multi:
         master = {
             "AZ_BATCHAI_MPI_MASTER_NODE": layout.hosts[0],
-            "AZ_BATCH_MASTER_NODE": ":".join(layout.listen(0, BATCH_PORT)),
+            "AZ_BATCH_MASTER_NODE": ":".join(layout.endpoint(0, BATCH_PORT)),
         }
 
     def process(rank: int) -> Process:
@@ -309,10 +311,10 @@ def _mpi(body: Body, layout: JobLayout) -> Iterator[Alike]:
 def _tensorflow(body: Body, layout: JobLayout) -> Iterator[Alike]:
     """Parameter servers come first. The AZUREML_PROCESS_NAME of TensorFlow's processes is
     unknown."""
-    every = tasks(body)
-    servers = tuple(task for task in every if task.kind == "ps")
-    workers = tuple(task for task in every if task.kind == "worker")
-    cluster = cluster_text(every, layout)
+    all_tasks = tasks(body)
+    servers = tuple(task for task in all_tasks if task.kind == "ps")
+    workers = tuple(task for task in all_tasks if task.kind == "worker")
+    cluster = cluster_text(all_tasks, layout)
 
     def group(kind: str, members: tuple[Task, ...], first_rank: int) -> Alike:
         def process(number: int) -> Process:
@@ -347,6 +349,7 @@ an argv."""
 
 
 def _on_each(layout: JobLayout, count: int) -> tuple[tuple[int, int], ...]:
+    """Return pairs of an instance and the number of its processes."""
     return tuple((instance, count) for instance in range(len(layout.hosts)))
 
 
@@ -373,10 +376,10 @@ instances."""
 
 
 def common_variables(
-    body: Body, layout: JobLayout, instance: int, *, whole: bool = True
+    body: Body, layout: JobLayout, instance: int, *, with_long: bool = True
 ) -> dict[str, str]:
-    """The service's variables override the job's. If `whole` is false, the variables in `LONG` are
-    left out."""
+    """The service's variables override the job's. If `with_long` is false, the variables in `LONG`
+    are left out."""
     variables = dict(body.variables)
     for name, item in body.inputs.items():
         prefix = "AZUREML_PARAMETER" if is_literal(item) else "AZURE_ML_INPUT"
@@ -384,7 +387,7 @@ def common_variables(
     for name in body.outputs:
         variables[f"AZURE_ML_OUTPUT_{name}"] = layout.paths[f"outputs.{name}"]
     variables |= _of_the_run(body, layout) | _of_the_instance(layout, instance)
-    if whole:
+    if with_long:
         return variables | _of_all_hosts(layout, instance)
     return {name: value for name, value in variables.items() if name not in LONG}
 
@@ -438,15 +441,15 @@ def _of_all_hosts(layout: JobLayout, instance: int) -> dict[str, str]:
 # Every process of a job, with its argv and environment.
 
 
-def processes(body: Body, layout: JobLayout, *, whole: bool = True) -> Processes:
+def processes(body: Body, layout: JobLayout, *, with_long: bool = True) -> Processes:
     """Return every process, in order of start; none for Ray, whose processes are unknown. If
-    `whole` is false, the variables in `LONG` are left out, as for `Plan.processes`."""
+    `with_long` is false, the variables in `LONG` are left out, as for `Plan.processes`."""
     argv = ("bash", "-c", fill_command(body, layout.paths))
     defaults = _DEFAULTS.get(body.kind, {})
 
     @lru_cache(maxsize=4)
     def variables_of(instance: int) -> dict[str, str]:
-        return common_variables(body, layout, instance, whole=whole)
+        return common_variables(body, layout, instance, with_long=with_long)
 
     def complete(own: Process) -> Process:
         env = {**defaults, **variables_of(own.instance), **own.env}

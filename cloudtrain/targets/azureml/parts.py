@@ -1,4 +1,4 @@
-"""Parts of the body that are read as well as written: distributions, ids, machines, durations."""
+"""Parts of the body that are read as well as written: distributions, ids, machines."""
 
 from __future__ import annotations
 
@@ -82,19 +82,20 @@ def processes_per_instance(job: TrainingJob, machines: MachineGroup) -> int:
     if count is not None:
         return count
 
+    # The number is unknown. The path and the hint name the field that is most likely wrong.
     type_name = machines.instance_type
     hint = "add `processes_per_instance` to `distribution` (the GPUs of an instance)"
     path: ValuePath = ("distribution", "processes_per_instance")
     if type_name:
-        what = f"`{type_name}` is not in the catalogue"
+        reason = f"`{type_name}` is not in the catalogue"
         near = nearest_size(type_name)
         if near:
             path = machines.path or ("resources", "instance_type")
             hint = f"{NearName.of(near)} Or {hint}"
     else:
-        what = "no instance type given"
+        reason = "no instance type given"
         hint = f"{hint}, or `resources.instance_type`"
-    message = f"the number of processes per instance is not known: {what}"
+    message = f"the number of processes per instance is not known: {reason}"
     raise JobError([Problem(path, message, hint, code="CT040")])
 
 
@@ -184,6 +185,7 @@ def asset_id(workspace_id: str, reference: str, kind: str) -> str | None:
         return reference
     if plain.startswith(_PREFIX):
         return None
+
     if match := _ASSET.fullmatch(plain):
         end = f"versions/{match['version']}"
     elif (match := _LABEL.fullmatch(plain)) and match["label"] == LATEST:
@@ -214,6 +216,7 @@ def parse_label(reference: object) -> Labelled | None:
 
 
 def is_label(reference: str) -> bool:
+    """Return whether a reference has the form `azureml:NAME@LABEL`, with any label."""
     return _LABEL.fullmatch(reference.removeprefix(_PREFIX)) is not None
 
 
@@ -250,7 +253,8 @@ def is_own_type(compute: str, name: str) -> bool:
 
 
 def machines_of(job: TrainingJob, account: AzureMLAccount) -> MachineGroup:
-    resources = job.resources
+    """Return the machines that the job asks for. Raises `JobError` for fields of SageMaker's, and
+    for a GPU that no instance type has."""
     problems: list[Problem] = []
     for field in FIELDS:
         effect = field.effect
@@ -260,6 +264,8 @@ def machines_of(job: TrainingJob, account: AzureMLAccount) -> MachineGroup:
                 problems.append(Problem(path, message, effect.hint, code=effect.code))
     if problems:
         raise JobError(problems)
+
+    resources = job.resources
     name = resources.instance_type.of("azureml") if resources.instance_type else None
     if name is None and resources.gpu is not None:
         name = type_by_gpu("azureml", resources, account.overlay)

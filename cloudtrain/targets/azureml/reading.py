@@ -213,6 +213,7 @@ class Body:
 
 
 def _mappings(entries: JsonMapping) -> Mapping[str, JsonMapping]:
+    """Return the entries that are mappings. Overrides may set others."""
     return {name: item for name, item in entries.items() if isinstance(item, Mapping)}
 
 
@@ -273,6 +274,7 @@ class AzureMLReading(Reading):
 
     @cached_property
     def group(self) -> MachineGroup:
+        """The only group: all machines of a job are alike."""
         job = MachineGroup("", 0, None)
         if not self.body.instance_type and self.body.compute is not None:
             job = machines_of(self.job, self.account)
@@ -388,6 +390,7 @@ class AzureMLReading(Reading):
 
 
 def _is_address(uri: object) -> TypeGuard[str]:
+    """Return whether a value is the address of data, not the id of an asset."""
     return isinstance(uri, str) and not uri.startswith("/")
 
 
@@ -427,6 +430,7 @@ def split_azure_uri(uri: str, account: AzureMLAccount) -> tuple[str, ...]:
         if match["workspace"] is None or _folded(names) == _folded(own):
             return ("azureml", match["store"], *below)
         return ("azureml", *names, match["store"], *below)
+
     match = _BLOB.fullmatch(uri) or HADOOP_ADDRESS.fullmatch(uri)
     if match and match["account"]:
         below = _below(unquote(match["path"] or ""))
@@ -439,4 +443,5 @@ def _folded(names: Sequence[str]) -> list[str]:
 
 
 def _below(path: str | None) -> list[str]:
+    """Return the names in a path, without empty ones."""
     return [part for part in (path or "").split("/") if part]

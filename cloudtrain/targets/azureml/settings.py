@@ -68,6 +68,7 @@ class Notifications(Model):
 
 
 def _azureml_rules(target: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield the problems of the settings `target`, whose values may still have any type."""
     identity = target.get("identity")
     for name in ("managed_identity_client_id", "managed_identity_resource_id"):
         if target.get(name) is not None and identity not in (None, "managed"):
@@ -152,12 +153,14 @@ class AzureML(TargetSettings):
 
 
 def az_folder(environ: Mapping[str, str]) -> Path:
+    """Return the folder where the az command keeps its files."""
     home = environ.get("HOME") or environ.get("USERPROFILE") or "~"
     return expand_home(environ.get("AZURE_CONFIG_DIR") or f"{home}/.azure")
 
 
 def az_subscriptions(folder: Path) -> list[Mapping[str, Any]]:
-    """They stand in `azureProfile.json` of az's `folder`, until `az logout` removes them."""
+    """Return the subscriptions of the logged-in user. They stand in `azureProfile.json` of az's
+    `folder`, until `az logout` removes them."""
     try:
         # az writes a byte order mark
         rows = json.loads(read_text(folder / "azureProfile.json"))["subscriptions"]
@@ -239,15 +242,20 @@ class AzureMLAccount(NamedTuple):
             )
             raise UsageError(f"`{place}` does not name a workspace", hint=hint, code="CT933")
         subscription_id, resource_group, workspace, *clouds = parts
-        account = cls(subscription_id, resource_group, workspace, credential=credential or None)
-        return account._replace(cloud=clouds[0]) if clouds else account
+        return cls(
+            subscription_id,
+            resource_group,
+            workspace,
+            credential=credential or None,
+            cloud=clouds[0] if clouds else None,
+        )
 
     @property
     def workspace_id(self) -> str:
         return workspace_id(self.subscription_id, self.resource_group, self.workspace)
 
 
-# as the other targets
+# Every target's function takes the settings.
 def examine(settings: AzureML, account: AzureMLAccount) -> str:  # noqa: ARG001
     """Describe the configured workspace and the file that names it."""
     if account.missing:
@@ -269,9 +277,11 @@ def account_of(target: AzureML, environ: Mapping[str, str], folder: Path) -> Azu
         file, config = found
         if _agree(values, config):
             files = (str(file),)
+            # The trusted content counts: the file may have changed since the first look.
             config = _workspace_in(read_trusted(file))
         if _agree(values, config):
             values = config | values
+
     defaults = _defaults_of_az(environ)
     if _agree(values, defaults):
         values = defaults | values
@@ -289,6 +299,7 @@ def account_of(target: AzureML, environ: Mapping[str, str], folder: Path) -> Azu
 
 
 def _agree(values: Mapping[str, str], source: Mapping[str, str]) -> bool:
+    """Return whether a source contradicts none of the values that are known."""
     return all(source.get(name, value) == value for name, value in values.items())
 
 
@@ -303,13 +314,15 @@ def _config(folder: Path) -> tuple[Path, dict[str, str]] | None:
 
 
 def _bytes_of(file: Path) -> bytes:
+    """Return the content of a file; empty if it cannot be read or is too long."""
     try:
         return read_bytes(file, _LONGEST)
-    except OSError:  # also a longer file
+    except OSError:
         return b""
 
 
 def _workspace_in(content: bytes) -> dict[str, str]:
+    """Return the workspace that a `config.json` names completely; empty for other content."""
     try:
         names = json.loads(content.decode("utf-8-sig"))
         json.dumps(names, ensure_ascii=False).encode()  # half of a character cannot be sent

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from cloudtrain.targets.azureml.settings import AzureMLAccount
     from cloudtrain.targets.common.services import Pace
 
-_HERE = "cloudtrain.targets.azureml"
-
 
 class AzureMLTarget(Target):
     """The target Azure Machine Learning. A run is a command job with the run's name."""
@@ -52,21 +50,24 @@ class AzureMLTarget(Target):
         },
     )
     parts: ClassVar = {
-        "rules": f"{_HERE}.rules.account {_HERE}.rules.request {_HERE}.rules.distribution "
-        f"{_HERE}.rules.data {_HERE}.rules.container",
-        "online": f"{_HERE}.service.online",
-        "table": f"{_HERE}.catalogue:TABLE",
-        "forms": f"{_HERE}.export:forms_of",
-        "export": f"{_HERE}.export:AzureMLExports",
-        "data": f"{_HERE}.compile.places:data_place",
-        "path": f"{_HERE}.compile.places:refuse_blob_name",
-        "contents": f"{_HERE}.compile.places:contents_before",
-        "emulate": f"{_HERE}.emulate:compile_as_azureml",
-        "sweep": f"{_HERE}.compile.sweep:compile_azureml_sweep",
-        "tuner": f"{_HERE}.service.sweeps:AzureMLTuner",
-        "adopt": f"{_HERE}.adopt.requests:AzureMLAdopter",
-        "fetch": f"{_HERE}.service.sweeps:fetch_original",
-        "examine": f"{_HERE}.settings:examine",
+        "rules": "cloudtrain.targets.azureml.rules.account "
+        "cloudtrain.targets.azureml.rules.request "
+        "cloudtrain.targets.azureml.rules.distribution "
+        "cloudtrain.targets.azureml.rules.data "
+        "cloudtrain.targets.azureml.rules.container",
+        "online": "cloudtrain.targets.azureml.service.online",
+        "table": "cloudtrain.targets.azureml.catalogue:TABLE",
+        "forms": "cloudtrain.targets.azureml.export:forms_of",
+        "export": "cloudtrain.targets.azureml.export:AzureMLExports",
+        "data": "cloudtrain.targets.azureml.compile.places:data_place",
+        "path": "cloudtrain.targets.azureml.compile.places:refuse_blob_name",
+        "contents": "cloudtrain.targets.azureml.compile.places:contents_before",
+        "emulate": "cloudtrain.targets.azureml.emulate:compile_as_azureml",
+        "sweep": "cloudtrain.targets.azureml.compile.sweep:compile_azureml_sweep",
+        "tuner": "cloudtrain.targets.azureml.service.sweeps:AzureMLTuner",
+        "adopt": "cloudtrain.targets.azureml.adopt.requests:AzureMLAdopter",
+        "fetch": "cloudtrain.targets.azureml.service.sweeps:fetch_original",
+        "examine": "cloudtrain.targets.azureml.settings:examine",
     }
 
     def account(

@@ -111,6 +111,11 @@ class Log(Protocol):
         return iter(())
 
 
+def line_text(line: bytes) -> str:
+    """Decode a line. If a progress bar overwrote the line, return only its last state."""
+    return line.decode("utf-8", "replace").rstrip("\r").rpartition("\r")[2]
+
+
 _LATE = 120.0
 """Seconds after the end of a job within which lines may still arrive."""
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from cloudtrain.documents.document import load_toml
+from cloudtrain.documents.document import load_table
 from cloudtrain.targets.adoption import BatchSettings
 
-_TABLES = load_toml(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+_TABLES = load_table(__file__, "adopt.toml")
 _TEXTS = _TABLES["texts"]
 _KNOWN = _TABLES["known"]
 _REFUSED = _TABLES["refused"]
@@ -28,33 +27,37 @@ def batch_settings(options: Mapping[str, str], setup: Sequence[str]) -> BatchSet
     """Convert sbatch options and setup lines to settings, and list the options that have no
     equivalent."""
     settings: dict[str, Any] = {name: options[name] for name in _TEXTS if options.get(name)}
+
     gpus = options.get("gres", "").rpartition("gpu:")[2] or options.get("gpus-per-node", "")
     kind = re.match(r"([\w.-]+):\d+", gpus)
     if kind:
         settings["gpu_type"] = kind[1]
+
     if "exclusive" not in options:
         settings["exclusive"] = False
         cpus = options.get("cpus-per-task", "")
         tasks = options.get("ntasks-per-node", "1")
         if cpus.isdecimal() and tasks.isdecimal():
             settings["cpus_per_instance"] = int(cpus) * int(tasks)
+
     if "no-requeue" in options:
         settings["requeue"] = False
     if setup:
         settings["setup"] = list(setup)
 
     memory = _MEMORY if "exclusive" in options else ()
-    taken = {*_TEXTS, *_KNOWN, *_REFUSED, *memory}
+    handled = {*_TEXTS, *_KNOWN, *_REFUSED, *memory}
     extra = []
     lost = {f"--{name}": why for name, why in _REFUSED.items() if name in options}
     for name, value in options.items():
-        if name in taken:
+        if name in handled:
             continue
         if len(name) == 1:
             lost[f"-{name}"] = "write the option by its long name"
         else:
             extra.append(f"--{name}={value}" if value else f"--{name}")
-    for name in memory:
+
+    for name in memory:  # 0 means all memory
         if options.get(name, "0") != "0":
             lost[f"--{name}"] = _WHOLE
     if extra:
@@ -84,4 +87,5 @@ def container_settings(options: Mapping[str, str]) -> BatchSettings | None:
 
 
 def _is_open(text: str) -> bool:
+    """Return whether only a running shell knows the text, because it has variables or commands."""
     return "$" in text or "`" in text

@@ -105,6 +105,7 @@ def sbatch_options(run: ClusterRun) -> Options:
 
 
 def time_limit(seconds: int) -> str:
+    """Return a duration as Slurm writes it: `1-02:30:00`."""
     minutes, seconds = divmod(seconds, 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
@@ -123,6 +124,8 @@ def _tasks(run: ClusterRun) -> Options:
 
 
 def _constraint(run: ClusterRun) -> str | None:
+    """Return the features that the settings and the job want together. One with alternatives, such
+    as `a100|h100`, needs parentheses beside another."""
     words = [word for word in (run.settings.constraint, _feature(run.job)) if word]
     if len(words) < 2:
         return words[0] if words else None
@@ -156,6 +159,7 @@ def _launch_problems(job: TrainingJob) -> Iterator[Problem]:
 
 
 def _other_problems(job: TrainingJob, settings: Slurm) -> Iterator[Problem]:
+    """Yield the problems of a job whose batch script can be written nevertheless."""
     yield from _container_problems(job, settings)
     yield from _place_problems(job)
     for name in job.environment.variables:
@@ -164,10 +168,12 @@ def _other_problems(job: TrainingJob, settings: Slurm) -> Iterator[Problem]:
             message = f"`{name}` cannot be the name of an environment variable in a batch script"
             hint = "use letters, digits and `_`, and do not begin with a digit"
             yield Problem(path, message, hint, code="CT031")
+
     if not (_feature(job) or "").isprintable():
         path = ("resources", "instance_type")
         message = "`instance_type` holds a line break or another control character"
         yield Problem(path, message, "write it on one line", code="CT031")
+
     if job.resources.instance_groups:
         path = ("resources", "instance_groups")
         message = (
@@ -220,6 +226,7 @@ def _container_problems(job: TrainingJob, settings: Slurm) -> Iterator[Problem]:
 
 
 def _place_problems(job: TrainingJob) -> Iterator[Problem]:
+    """Yield the problems with the paths of inputs, outputs and checkpoints on the cluster."""
     for name, item in job.inputs.items():
         place = item.of(NAME)
         if place is None:
@@ -227,10 +234,12 @@ def _place_problems(job: TrainingJob) -> Iterator[Problem]:
             hint = f"add `slurm: /PATH` under `inputs.{name}`"
             yield Problem(("inputs", name), message, hint, code="CT032")
         yield from _path_problems(("inputs", name, NAME), place)
+
     for name, output in job.outputs.items():
         yield from _path_problems(("outputs", name, NAME), output.of(NAME))
     if job.checkpoint is not None:
         yield from _path_problems(("checkpoint", NAME), job.checkpoint.of(NAME))
+
     for name, item in job.inputs.items():
         if item.shard:
             message = "`shard` has no effect on a Slurm cluster: every node sees the whole input"
@@ -256,7 +265,8 @@ def forms_of(plan: Plan) -> dict[str, Callable[[], str]]:
 
 
 def _batch_file(request: Mapping[str, Any]) -> str:
-    """The job needs the bundle on the cluster: `cloudtrain submit --upload-only` uploads it."""
+    """Return the batch script with its options as `#SBATCH` lines. The job needs the bundle on the
+    cluster: `cloudtrain submit --upload-only` uploads it."""
     first, newline, rest = str(request["script"]).partition("\n")
     # without `sbatch --parsable`, and without the script, which this text replaces
     words = request["argv"][2:-1]
@@ -286,14 +296,14 @@ def compile_slurm(job: AnyJob, settings: Slurm, context: CompileContext) -> Plan
     options     the options in `argv`, by name
     folder      the run's folder
     outputs     the folders that the run writes to, by name
-    environment the folder of the environment of its requirements, their file, and the script that
-    builds it, if
-                cloudtrain installs them
+    environment if cloudtrain installs the job's requirements: the folder of their environment,
+                their file, and the script that builds it
     """
     view = job.view
     problems = Problems(_launch_problems(view))
     has_launch = not problems
     problems += _other_problems(view, settings)
+
     plan = None
     if has_launch:
         plan = problems.collect_from(lambda: _plan(ClusterRun(view, settings, context)), None)
@@ -385,12 +395,15 @@ def _override_fault(
     if is_fixed(name):
         message = f"cloudtrain sets `{name}` itself, so you cannot change it"
         return message, "remove it from the overrides"
+    # `requeue` and `no-requeue` exclude each other, so only one of them is in the options.
     if name in options or name == "no-requeue":
         field = _OF_FIELDS.get(name)
         is_set = field is not None and getattr(job, field) is not None
+        # null and false both leave an option out
         if is_set and (value or None) != options.get(name):
             message = f"`{name}` contradicts `{field}` of the job"
             return message, f"remove one of `{name}` and `{field}`"
+
     if not isinstance(value, str | int | None):
         message = f"`{name}` must be a single value for the option `--{name}`"
         return message, "write a text, a number or `true`"
@@ -401,11 +414,13 @@ def _override_fault(
 
 
 def _summary(run: ClusterRun, batch: BatchLaunch, options: Options) -> list[tuple[str, str]]:
+    """Return the first lines of the plan, as pairs of label and text."""
     job = run.job
     nodes = f"{run.nodes} nodes" if run.nodes > 1 else "1 node"
     where = [str(options[name]) for name in ("partition", "constraint", "gres") if name in options]
     if where:
         nodes += f" ({', '.join(where)})"
+
     processes = str(run.nodes * run.processes)
     if run.nodes > 1:
         processes += f" ({run.nodes} x {run.processes})"

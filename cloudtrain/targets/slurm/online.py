@@ -12,7 +12,7 @@ from cloudtrain.errors import TargetError, did_you_mean
 from cloudtrain.job.model import format_duration, parse_time
 from cloudtrain.machines.table import NodeKind
 from cloudtrain.plans.plan import Finding, Plan
-from cloudtrain.rules.engine import declare_all, level_of
+from cloudtrain.rules.engine import declare_all, finding_of
 from cloudtrain.targets.slurm.runner import Runner, find_errors
 
 declare_all(Path(__file__).with_suffix(".toml"))
@@ -41,18 +41,23 @@ class Partition:
 
 
 def check(runner: Runner, plan: Plan) -> list[Finding]:
+    """Ask the cluster whether it would accept the job, and when it could start."""
     shared_dir = str(plan.request["folder"]).rpartition("/runs/")[0]
     options = plan.request["argv"][2:-1]  # without `sbatch --parsable` and the script
     script = str(plan.request["script"]).encode()
     try:
         answer = runner.run("look", shared_dir, "sbatch", *options, stdin=script)
     except TargetError as error:
-        return [_finding("SL902", error.message, error.hint)]
+        return [finding_of("SL902", error.message, error.hint)]
     lines = answer.decode("utf-8", "replace").splitlines()
-    return list(_judge(lines, plan.request["options"], shared_dir))
+    return list(_findings_in(lines, plan.request["options"], shared_dir))
 
 
-def _judge(lines: Sequence[str], options: Mapping[str, Any], shared_dir: str) -> Iterator[Finding]:
+def _findings_in(
+    lines: Sequence[str], options: Mapping[str, Any], shared_dir: str
+) -> Iterator[Finding]:
+    """Yield the findings in the output of the script `look`. `options` are the job's options of
+    sbatch."""
     values = {}
     partitions = []
     messages = []
@@ -67,7 +72,8 @@ def _judge(lines: Sequence[str], options: Mapping[str, Any], shared_dir: str) ->
     if values.get("@folder") != "yes":
         message = f"`{shared_dir}` does not exist, or you may not write to it"
         hint = "create the folder, or set another `shared_dir` in `[slurm]`"
-        yield _finding("SL906", message, hint)
+        yield finding_of("SL906", message, hint)
+
     findings = list(_partition_findings(partitions, options))
     yield from findings
 
@@ -76,7 +82,7 @@ def _judge(lines: Sequence[str], options: Mapping[str, Any], shared_dir: str) ->
     if start is not None:
         now = values.get("@now", "")
         message = _describe_start(start["time"], now, partitions, options)
-        yield _finding("SL904", message, None)
+        yield finding_of("SL904", message, None)
     elif not findings and values.get("@code") != "0":
         message = find_errors(answer).replace("allocation failure: ", "")
         hint = (
@@ -85,23 +91,25 @@ def _judge(lines: Sequence[str], options: Mapping[str, Any], shared_dir: str) ->
         )
         if "node configuration" in message:
             hint = "ask for less, or wait for nodes that are down: `sinfo -R` says why they are"
-        yield _finding("SL901", f"Slurm would refuse the job: {message}", hint)
+        yield finding_of("SL901", f"Slurm would refuse the job: {message}", hint)
 
 
 def _describe_start(
     time: str, now: str, partitions: Sequence[Partition], options: Mapping[str, Any]
 ) -> str:
-    """`sbatch --test-only` leaves out the backfill: it lets each running job use its whole limit,
-    and each waiting job go first (seen on Slurm 22.05.8: two hours for a job that started within
-    five seconds)."""
+    """Say when the job would start. `sbatch --test-only` leaves out the backfill: it lets each
+    running job use its whole limit, and each waiting job go first (seen on Slurm 22.05.8: two hours
+    for a job that started within five seconds)."""
     if time <= now:
         return "the job would start at once"
+
     names = _partition_names(options)
     idle = 0
     for one in partitions:
         is_mine = one.name in names if names else one.is_default
         if is_mine and _has_resources(one, options):
             idle += one.idle
+
     shown_time = time.replace("T", " ")
     if idle >= int(options.get("nodes", 1)):
         number = "1 node is" if idle == 1 else f"{idle} nodes are"
@@ -133,25 +141,28 @@ def _partition_findings(
             groups.append(group)
         else:
             hint = did_you_mean(name, [one.name for one in partitions]) or "see `sinfo --all`"
-            yield _finding("SL903", f"the cluster has no partition `{name}`", hint)
+            yield finding_of("SL903", f"the cluster has no partition `{name}`", hint)
+
     if not names:
         group = [one for one in partitions if one.is_default]
         if group:
             groups.append(group)
         else:
             hint = "set `partition` in `[slurm]`: see `sinfo`"
-            yield _finding("SL903", "the cluster has no default partition", hint)
+            yield finding_of("SL903", "the cluster has no default partition", hint)
     if not groups:
         return
 
     down = {}
-    for first, *_ in groups:
+    for group in groups:
+        first = group[0]  # all lines of a partition have the same state
         if first.state != "up":
             state = _STATES.get(first.state, first.state)
             down[first.name] = f"`{first.name}` is {state}"
     if len(down) == len(groups):
         message = f"the partition {' and '.join(down.values())}"
-        yield _finding("SL903", message, "choose another one: `sinfo` lists them")
+        yield finding_of("SL903", message, "choose another one: `sinfo` lists them")
+
     limits = [list(_limit_findings(group, options)) for group in groups]
     if all(limits):
         yield from limits[0]
@@ -160,30 +171,31 @@ def _partition_findings(
 _STATES = {"drain": "drained and takes no new jobs", "inact": "inactive: it takes no jobs"}
 
 
-def _limit_findings(mine: Sequence[Partition], options: Mapping[str, Any]) -> Iterator[Finding]:
-    name = mine[0].name
-    nodes = sum(one.nodes for one in mine)
+def _limit_findings(group: Sequence[Partition], options: Mapping[str, Any]) -> Iterator[Finding]:
+    """Yield what a partition cannot give to the job. `group` are the partition's lines."""
+    name = group[0].name
+    nodes = sum(one.nodes for one in group)
     if int(options.get("nodes", 1)) > nodes:
         message = (
             f"the job asks for {options['nodes']} nodes, but the partition `{name}` has {nodes}"
         )
         hint = f"write `instance_count: {nodes}` or less"
-        yield _finding("SL905", message, hint, ("resources", "instance_count"))
+        yield finding_of("SL905", message, hint, ("resources", "instance_count"))
 
-    longest = mine[0].longest
+    longest = group[0].longest
     limit = parse_time(str(options.get("time", "")))
     if limit is not None and longest is not None and limit > longest:
         allowed = format_duration(longest)
         message = f"the job may run {format_duration(limit)}, but `{name}` allows {allowed}"
         hint = f"write `max_runtime: {longest // 60}m` or less"
-        yield _finding("SL905", message, hint, ("max_runtime",))
+        yield finding_of("SL905", message, hint, ("max_runtime",))
 
-    if not any(_has_resources(one, options) for one in mine):
-        offers = sorted({f"`{one.gres}`" for one in mine if parse_gres(one.gres)})
+    if not any(_has_resources(one, options) for one in group):
+        offers = sorted({f"`{one.gres}`" for one in group if parse_gres(one.gres)})
         has = ", ".join(offers) or "none"
         message = f"no node of `{name}` has `{options['gres']}`: its nodes have {has}"
         hint = "choose another `partition`, `gpu_type` or `gpus_per_instance`"
-        yield _finding("SL907", message, hint)
+        yield finding_of("SL907", message, hint)
 
 
 def _has_resources(one: Partition, options: Mapping[str, Any]) -> bool:
@@ -200,6 +212,7 @@ def _has_resources(one: Partition, options: Mapping[str, Any]) -> bool:
 
 
 def parse_partition(line: str) -> Partition:
+    """Parse a line such as `gpu*|up|2-00:00:00|3/1/0/4|gpu:a100:8`."""
     name, state, time_limit, nodes, gres = line.split("|", 4)
     _, idle, _, total = nodes.split("/")  # allocated, idle, other, total
     is_default = name.endswith("*")
@@ -219,10 +232,6 @@ def parse_gres(text: str) -> list[tuple[str, str, int]]:
     return resources
 
 
-def _finding(code: str, message: str, hint: str | None, path: tuple[str, ...] = ()) -> Finding:
-    return Finding(code, level_of(code), message, hint, path)
-
-
 # The nodes of a cluster, as `sinfo` reports them now.
 
 _IDLE = ("idle", "idle~", "idle#")
@@ -230,6 +239,7 @@ _IDLE = ("idle", "idle~", "idle#")
 
 
 def list_nodes(runner: Runner) -> list[NodeKind]:
+    """Return the kinds of nodes, the largest first."""
     kinds = parse_nodes(runner.run("nodes").decode("utf-8", "replace").splitlines())
     return sorted(kinds, key=lambda kind: (-kind.gpus, -kind.cpus, -kind.memory))
 
@@ -250,11 +260,15 @@ def parse_nodes(lines: Iterable[str]) -> list[NodeKind]:
         if name not in nodes:
             nodes.add(name)
             kind.nodes += 1
-            kind.idle += state.rstrip("*") in _IDLE
+            # `*`: the node does not respond just now. sinfo's own counts call it idle too.
+            if state.rstrip("*") in _IDLE:
+                kind.idle += 1
     return list(kinds.values())
 
 
 def _kind_of(cpus: str, memory: str, gres: str, features: str) -> NodeKind:
+    """Return a kind of nodes, without nodes so far, from the words of `sinfo`. A `+` after a number
+    means that some nodes have more."""
     gpus = [(kind, count) for what, kind, count in parse_gres(gres) if what == "gpu"]
     return NodeKind(
         cpus=int(cpus.rstrip("+")),

@@ -13,7 +13,7 @@ from tempfile import gettempdir
 from threading import Thread
 from typing import IO
 
-from cloudtrain.documents.document import load_toml
+from cloudtrain.documents.document import load_table
 from cloudtrain.errors import TargetError, TargetUnavailable, TargetUnreachable
 from cloudtrain.system.private import make_private_folder, require_own
 from cloudtrain.targets.common.tracebacks import shorten_line
@@ -92,7 +92,8 @@ _PREFIX = "printf '\\001cloudtrain\\001\\n'\n"
 TIMEOUT = 180.0
 """Time limit in seconds for a script that transfers no file."""
 
-_ERRORS = load_toml(Path(__file__).with_name("words.toml").read_text("utf-8"))["errors"]
+WORDS = load_table(__file__, "words.toml")
+"""What Slurm's words and the scripts' exit codes mean."""
 
 _COMMAND = re.compile(r"^(?:\w+: )?error: |^(?:-?bash|cloudtrain): (?:line \d+: )?")
 """The prefix of a message: `sbatch: error: `, or of the shell's own: `cloudtrain: line 3: `."""
@@ -139,18 +140,19 @@ class Runner:
             raise TargetUnreachable(message, hint=self._hint) from None
         except OSError as error:
             raise self._not_started(argv, error) from None
-        self._judge(process.returncode, process.stderr)
+        self._check_exit(process.returncode, process.stderr)
         return self._answer(process.stdout)
 
     def send(
         self, script: str, *arguments: str, chunks: Iterable[bytes], on_sent: Callable[[int], None]
     ) -> bytes:
-        """The script reads `chunks` from stdin. `on_sent` gets the number of bytes of each sent
-        chunk."""
+        """Run a script that reads `chunks` from stdin, and return its output. `on_sent` gets the
+        number of bytes of each sent chunk."""
         with self._open(script, arguments, subprocess.PIPE) as process:
             assert process.stdin is not None, "it is a pipe"
             output = _drain(process.stdout)
             errors = _drain(process.stderr)
+            # A script that fails stops reading; its exit code tells why.
             with suppress(BrokenPipeError):
                 for chunk in chunks:
                     process.stdin.write(chunk)
@@ -160,7 +162,7 @@ class Runner:
             code = process.wait()
             answer = output()
             error = errors()
-        self._judge(code, error)
+        self._check_exit(code, error)
         return self._answer(answer)
 
     def read(self, script: str, *arguments: str, take: Callable[[IO[bytes]], None]) -> None:
@@ -175,12 +177,12 @@ class Runner:
             try:
                 take(process.stdout)
             except BaseException:
-                process.kill()
+                process.kill()  # it may wait forever for a reader
                 raise
-            process.stdout.read()
+            process.stdout.read()  # what `take` left, so that the script can end
             code = process.wait()
             error = errors()
-        self._judge(code, error)
+        self._check_exit(code, error)
 
     def _open(self, script: str, arguments: Sequence[str], stdin: int) -> subprocess.Popen[bytes]:
         argv = self._argv(script, arguments)
@@ -202,25 +204,27 @@ class Runner:
         return [*ssh_argv(self._state_dir), "--", self.host, command]
 
     def _answer(self, output: bytes) -> bytes:
+        """Return a script's own output, which follows the mark."""
         _, mark, answer = output.partition(_MARK)
         if not mark:
             raise TargetUnreachable(f"{self._where} did not answer", hint=self._hint)
         return answer
 
-    def _judge(self, code: int, stderr: bytes) -> None:
+    def _check_exit(self, code: int, stderr: bytes) -> None:
+        """Raise the error that an exit code and the error output of a script mean, if any."""
         if code == 0:
             return
         errors = find_errors(stderr.decode("utf-8", "replace"))
         if self.host is not None and code == _SSH_FAILED:
             message = f"{self._where} cannot be reached: {errors or 'ssh gave no reason'}"
             raise TargetUnreachable(message, hint=self._hint)
-        if any(word in errors for word in _ERRORS["unreachable"]):
+        if any(word in errors for word in WORDS["errors"]["unreachable"]):
             message = f"the Slurm cluster does not answer: {errors}"
             raise TargetUnreachable(message, hint="try again in a minute")
         if code == _NOT_FOUND or "command not found" in errors:
             raise self._unavailable(errors or "a command is missing")
         hint = "this message comes from Slurm; run `sinfo` or `scontrol` on the cluster for details"
-        if any(word in errors for word in _ERRORS["of_files"]):
+        if any(word in errors for word in WORDS["errors"]["of_files"]):
             where = f"on `{self.host}`" if self.host else "on this machine"
             hint = (
                 f"look at `shared_dir` of `[slurm]` {where}: it must exist, be yours to "

@@ -26,6 +26,7 @@ NAME = "slurm"
 
 
 def is_mpi(job: TrainingJob) -> bool:
+    """Return whether MPI starts the ranks, also for distributions such as DeepSpeed's."""
     distribution = job.distribution
     if distribution.type in ("mpi", "horovod"):
         return True
@@ -48,16 +49,17 @@ class ClusterRun:
 
     @cached_property
     def environment(self) -> BuiltEnvironment | None:
-        """Return the environment to build for the job's requirements; None if cloudtrain does not
-        install them."""
+        """The environment to build for the job's requirements; None if cloudtrain does not install
+        them."""
         settings = self.settings
-        digest = self.context.requirements
-        file = self.job.environment.requirements
         is_wanted = settings.build_environment
         if is_wanted is None:
             is_wanted = not settings.has_own_environment
         if not is_wanted or self.image is not None:
             return None
+
+        digest = self.context.requirements
+        file = self.job.environment.requirements
         if file is None or digest is None:
             return None
         key = environment_key(settings.python, settings.setup, digest)
@@ -66,7 +68,7 @@ class ClusterRun:
 
     @property
     def python(self) -> str:
-        """Return the interpreter that runs the script."""
+        """The interpreter that runs the script."""
         if self.environment is None:
             return self.settings.python
         return f"{self.environment.folder}/bin/python"
@@ -82,10 +84,12 @@ class ClusterRun:
 
     @property
     def bundle(self) -> str:
+        """The path of the archive with the user's code."""
         return f"{self.account.shared_dir}/bundles/{self.context.bundle.sha256}/sourcedir.tar.gz"
 
     @cached_property
     def paths(self) -> dict[str, str]:
+        """The paths of inputs, outputs and checkpoints, by the references to them."""
         return paths_in(self.folder, self.job, NAME)
 
     @cached_property
@@ -94,7 +98,7 @@ class ClusterRun:
         outputs = {}
         for reference, path in self.paths.items():
             kind, _, name = reference.partition(".")
-            if reference == "outputs.model":
+            if reference == "outputs.model":  # a top-level name
                 outputs[name] = path
             elif kind != "inputs":
                 outputs[reference.replace(".", "/", 1)] = path
@@ -102,7 +106,7 @@ class ClusterRun:
 
     @property
     def image(self) -> str | None:
-        """Return the container image; None if the script runs directly on the nodes."""
+        """The container image; None if the script runs directly on the nodes."""
         image = self.job.environment.image
         if image is None or self.settings.container is None:
             return None
@@ -118,7 +122,7 @@ class ClusterRun:
 
     @property
     def processes(self) -> int:
-        """Return the number of ranks on each instance. Default: one per GPU."""
+        """The number of ranks on each instance. Default: one per GPU."""
         distribution = self.job.distribution
         if isinstance(distribution, TensorFlow):
             tasks = sum(launchers.requested_tasks(self.job))
@@ -129,6 +133,7 @@ class ClusterRun:
 
     @property
     def program(self) -> list[str]:
+        """The user's program with its arguments."""
         return launchers.direct_argv(program_of(self.job, self.paths), self.python)
 
     @cached_property
@@ -194,8 +199,8 @@ def _torch(run: ClusterRun) -> BatchLaunch:
     words += ["--master-addr", '"$head"', "--master-port", '"$port"', "--no-python", *dashes]
     words += _in_bash("rank", program)
 
-    meeting = ["--master-addr", "$head", "--master-port", "$port"]
-    rest = (*options, *meeting, "--no-python", *dashes, *program)
+    rendezvous = ["--master-addr", "$head", "--master-port", "$port"]
+    rest = (*options, *rendezvous, "--no-python", *dashes, *program)
 
     def agent(node: int) -> Process:
         argv = (python, "-m", "torch.distributed.run", "--node-rank", str(node), *rest)
@@ -236,18 +241,22 @@ def _mpi(run: ClusterRun) -> BatchLaunch:
         return BatchLaunch(f"srun --mpi={mpi}", words, processes, before)
 
     distribution = run.job.distribution
-    written = distribution.options if isinstance(distribution, MPI | Horovod) else ""
-    mpirun = [mpi, *mpirun_options(world, written)]
+    user_options = distribution.options if isinstance(distribution, MPI | Horovod) else ""
+    mpirun = [mpi, *mpirun_options(world, user_options)]
     launcher = Process(0, "mpirun", (*mpirun, *program), run.variables)
     ranks = launchers.mpirun_ranks(
         program, processes=world, where=range(run.nodes), slots=run.processes, exports=run.variables
     )
+
     words = [*map(quote, mpirun), *rank_words]
     processes = Processes([Alike.listed([launcher]), ranks])
     return BatchLaunch("mpirun", words, processes, before)
 
 
 def _ranks(run: ClusterRun, program: Sequence[str]) -> Alike:
+    """Return the ranks that srun starts, with the variables by which MPI's plug-in tells them
+    apart."""
+
     def rank(number: int) -> Process:
         node, local = divmod(number, run.processes)
         ids = {"SLURM_LOCALID": local, "SLURM_NODEID": node, "SLURM_PROCID": number}
@@ -263,6 +272,7 @@ def _tensorflow(run: ClusterRun) -> BatchLaunch:
     program = run.program
     count = workers + servers
     order = launchers.tasks(workers, servers)
+    # `plane` puts consecutive tasks on one node, as `address` in the batch script expects.
     words = _srun(run, f"--distribution=plane={per_node}", tasks=count, per_node=per_node)
 
     parts = []
@@ -354,17 +364,21 @@ _SIGNAL = '  scancel --signal=TERM "$SLURM_JOB_ID"\n'
 def batch_script(run: ClusterRun, launch: BatchLaunch) -> str:
     settings = run.settings
     grace = settings.grace_period
+
     hosts = 'scontrol show hostnames "$SLURM_JOB_NODELIST"'
     if settings.rendezvous_host is not None:  # a line for each node, all with this name
         hosts += f" | while read -r _; do echo {quote(settings.rendezvous_host)}; done"
+
     exports = _exports(run.variables)
     if run.environment:
         programs = quote(run.python.removesuffix("/python"))
         exports = f'export PATH={programs}:"$PATH"\n{exports}'
+
     secrets = ""
     if run.job.environment.secrets:
         python = "python3" if run.image else quote(run.python)
         secrets = shell_script("secrets", python=python)
+
     is_restarted = settings.requeue or run.job.spot
     return shell_script(
         "batch",
@@ -415,6 +429,7 @@ def install_script(run: ClusterRun, environment: BuiltEnvironment) -> str:
 
 
 def _setup(settings: Slurm) -> str:
+    """Return the part of a script that runs the setting `setup`; empty without one."""
     if not settings.setup:
         return ""
     lines = "\n".join(settings.setup).replace("\r", "")

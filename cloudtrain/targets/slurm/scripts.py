@@ -62,6 +62,7 @@ class Record:
 
 
 def parse_records(answer: bytes) -> Iterator[Record]:
+    """Yield the runs in the output of the script `status`. A line `@run NAME` begins each."""
     record: Record | None = None
     for line in answer.decode("utf-8", "replace").splitlines():
         word, _, rest = line.partition(" ")
@@ -70,12 +71,13 @@ def parse_records(answer: bytes) -> Iterator[Record]:
                 yield record
             record = Record(rest)
         elif record is not None:
-            _take(record, word, rest)
+            _add_line(record, word, rest)
     if record is not None:
         yield record
 
 
-def _take(record: Record, word: str, rest: str) -> None:
+def _add_line(record: Record, word: str, rest: str) -> None:
+    """Add what a line of the output says of the run. `word` is the line's first word."""
     if word == "@job":
         record.job = rest
     elif word == "@sent":
@@ -85,9 +87,8 @@ def _take(record: Record, word: str, rest: str) -> None:
     elif word == "@note":
         record.notes += _notes(rest)
     elif word == "@queue":
-        _name, record.state, record.why, submit, _start, end = rest.rsplit("|", 5)
-        record.submit_time = _time(submit)
-        record.end_time = _time(end)
+        _name, state, record.why, submit, _start, end = rest.rsplit("|", 5)
+        _set_state(record, state, submit, end)
     elif word == "@renamed":
         record.is_renamed = True
     elif word == "@silent":
@@ -96,9 +97,13 @@ def _take(record: Record, word: str, rest: str) -> None:
         name, state, _code, submit, _start, end = rest.rsplit("|", 5)
         # a requeued job has several rows, and the last one counts
         if name == record.name or record.is_renamed:
-            record.state = state
-            record.submit_time = _time(submit)
-            record.end_time = _time(end)
+            _set_state(record, state, submit, end)
+
+
+def _set_state(record: Record, state: str, submit: str, end: str) -> None:
+    record.state = state
+    record.submit_time = _time(submit)
+    record.end_time = _time(end)
 
 
 def _notes(line: str) -> list[Note]:

@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from cloudtrain.documents.document import load_toml
 from cloudtrain.errors import NameTaken, RunNotFound, TargetError, TargetUnreachable
 from cloudtrain.machines.table import NodeKind
 from cloudtrain.plans.plan import Plan
@@ -21,7 +20,7 @@ from cloudtrain.targets.common.archives import unpacked
 from cloudtrain.targets.common.tracebacks import PEER_LOST, error_in, shorten_line
 from cloudtrain.targets.contract import BundleWriter, ByteProgress, Service
 from cloudtrain.targets.slurm.online import check, list_nodes
-from cloudtrain.targets.slurm.runner import CommandFailed, Runner
+from cloudtrain.targets.slurm.runner import WORDS, CommandFailed, Runner
 from cloudtrain.targets.slurm.scripts import Record, parse_records
 from cloudtrain.targets.slurm.settings import SlurmAccount
 from cloudtrain.targets.slurm.transfer import ClusterLog, download, fetch, provide, upload
@@ -67,6 +66,7 @@ def send(runner: Runner, plan: Plan, *, again: bool) -> None:
 def _call(
     runner: Runner, script: str, folder: str, name: str, *arguments: str, stdin: bytes = b""
 ) -> str:
+    """Run a script about a run, and return its output. Its exit codes become errors."""
     try:
         answer = runner.run(script, folder, name, *arguments, stdin=stdin)
     except CommandFailed as error:
@@ -74,13 +74,12 @@ def _call(
     return answer.decode().strip()
 
 
-_TABLES = load_toml(Path(__file__).with_name("words.toml").read_text("utf-8"))
-
 _KINDS = {"unreachable": TargetUnreachable, "taken": NameTaken, "refused": TargetError}
 
 
 def _explain(error: CommandFailed, name: str) -> TargetError:
-    row = _TABLES["exits"].get(str(error.exit_status))
+    """Return the error that a script's exit code means; the same error for an unknown code."""
+    row = WORDS["exits"].get(str(error.exit_status))
     if row is None:
         return error
     kind, message, hint = row
@@ -98,7 +97,7 @@ class Meaning(NamedTuple):
 
 
 MEANINGS = {
-    word: Meaning(RunState(state), *reason) for word, (state, *reason) in _TABLES["states"].items()
+    word: Meaning(RunState(state), *reason) for word, (state, *reason) in WORDS["states"].items()
 }
 
 
@@ -112,7 +111,7 @@ def meaning_of(word: str) -> Meaning:
 
 # Derive the status of a run, and the reason of its failure, from its record.
 
-_BROKEN: dict[str, str] = _TABLES["broken"]
+_BROKEN: dict[str, str] = WORDS["broken"]
 _EARLY = "the batch script ended early"
 _RANK = re.compile(r"node_\d+\.rank_(\d+)\.stderr\.log")
 _DETAILS = 12
@@ -127,7 +126,7 @@ def status_of(record: Record, tails: Callable[[], str]) -> RunStatus:
     """`tails` returns the last lines of the error output; called only for a failed run. Times and
     the exit code come from the journal if possible, so that they do not change when Slurm forgets
     the job."""
-    state, reason = _judge(record)
+    state, reason = _meaning_in(record)
     starts = record.starts
     status = RunStatus(
         state=state,
@@ -138,22 +137,26 @@ def status_of(record: Record, tails: Callable[[], str]) -> RunStatus:
     )
     if not state.is_final:
         return status
-    # a requeued job starts several times
+
+    end_time = record.end_time
     last = record.last("started", *_ENDS)
-    has_end = last is not None and last.word != "started"
-    end_time = last.time if last and has_end else record.end_time
+    # A requeued job starts again after an end.
+    if last is not None and last.word != "started":
+        end_time = last.time
     status = replace(status, ended=end_time, exit_code=_exit_code(record))
     if state is RunState.FAILED and starts:
         return _with_cause(status, tails())
     return status
 
 
-def _judge(record: Record) -> Meaning:
+def _meaning_in(record: Record) -> Meaning:
+    """Return the state of a run, and the reason, from Slurm's state and the journal."""
     if record.state is None:
-        return _judge_by_journal(record)
+        return _meaning_in_journal(record)
     meaning = meaning_of(record.state)
     if not meaning.state.is_final:
-        return _judge_unfinished(record, record.state, meaning)
+        return _meaning_unfinished(record, record.state, meaning)
+
     last = record.last(*_ENDS)
     if last is not None and last.word == "stopped":
         return Meaning(RunState.STOPPED, "it was asked to stop")
@@ -164,23 +167,24 @@ def _judge(record: Record) -> Meaning:
     return meaning
 
 
-def _judge_unfinished(record: Record, slurm_state: str, meaning: Meaning) -> Meaning:
+def _meaning_unfinished(record: Record, slurm_state: str, meaning: Meaning) -> Meaning:
+    """Return the state of a run whose job has not ended. `meaning` is that of `slurm_state`."""
     state = meaning.state
     if record.stop_asked or record.last("stopping") is not None:
         return Meaning(RunState.STOPPING)
-    last_start = record.last("started", "left")
-    has_script = record.starts and last_start and last_start.word != "left"
+
+    last = record.last("started", "left")
+    has_script = last is not None and last.word == "started"
     if state is RunState.RUNNING and not has_script:
         # the job has its nodes, and the batch script is about to start
         return Meaning(RunState.PREPARING)
-    # it has its nodes, but does not run now
     if slurm_state.split()[0] in ("SUSPENDED", "STOPPED"):
         reason = f"it is suspended (`scontrol resume {record.job}` lets it continue)"
         return Meaning(state, reason)
     return Meaning(state, _waiting(record) if state is RunState.PENDING else None)
 
 
-def _judge_by_journal(record: Record) -> Meaning:
+def _meaning_in_journal(record: Record) -> Meaning:
     """Return the state of a run whose job Slurm has forgotten, and the reason. If the batch script
     was killed, the journal lacks the job's end, but it may contain an earlier event that tells the
     reason, such as `timeout`."""
@@ -207,6 +211,7 @@ def _judge_by_journal(record: Record) -> Meaning:
 
 
 def _reason_of_journal(record: Record) -> str | None:
+    """Return why the batch script ended, by its last words; None if it recorded no end."""
     last = record.last("ended", "left", "broken", "timeout")
     if last is None:
         return None
@@ -220,6 +225,7 @@ def _reason_of_journal(record: Record) -> str | None:
 
 
 def _exit_code(record: Record) -> int | None:
+    """Return the exit code of the user's program; None if something else ended the run."""
     last = record.last("ended", "left")
     if last is None or last.word != "ended" or not last.rest.isdecimal():
         return None
@@ -230,7 +236,7 @@ def _waiting(record: Record) -> str | None:
     """Return Slurm's reason why the job waits, and what helps; None if Slurm gives no reason."""
     if not record.why or record.why == "None":
         return None
-    advice: dict[str, str] = _TABLES["advice"]
+    advice: dict[str, str] = WORDS["advice"]
     known = [word for word in advice if record.why.startswith(word)]
     text = f"it waits: {record.why}"
     if not known:
@@ -240,11 +246,12 @@ def _waiting(record: Record) -> str | None:
 
 
 class _Cause(NamedTuple):
-    """The error that a process printed. The smallest one is the best explanation."""
+    """The error that a process printed."""
 
     is_consequence: bool
     """Whether the error only says that a rank lost contact with another rank."""
     is_nameless: bool
+    """Whether the process is no rank, such as a launcher."""
     rank: int
     error: str
     lines: list[str]
@@ -265,7 +272,7 @@ def _with_cause(status: RunStatus, tails: str) -> RunStatus:
     if not causes:
         return _with_last_words(status, tails)
 
-    cause = min(causes, key=lambda item: item[:3])
+    cause = min(causes, key=lambda cause: (cause.is_consequence, cause.is_nameless, cause.rank))
     reason = shorten_line(cause.error)
     failed_rank = None
     if not (cause.is_nameless or cause.is_consequence):
@@ -283,6 +290,7 @@ def _with_last_words(status: RunStatus, tails: str) -> RunStatus:
     for name, lines in _files(tails):
         if name == "slurm.out":
             written += [line for line in lines if line.strip()]
+
     if status.reason not in (_EARLY, _BROKEN["setup"]) or not written:
         return status
     reason = f"{status.reason}: {shorten_line(written[-1])}"
@@ -290,6 +298,7 @@ def _with_last_words(status: RunStatus, tails: str) -> RunStatus:
 
 
 def _files(tails: str) -> list[tuple[str, list[str]]]:
+    """Return the names of the files in `tails`, each with its lines."""
     files: list[tuple[str, list[str]]] = []
     for line in tails.splitlines():
         if line.startswith("@file "):
@@ -323,7 +332,7 @@ class SlurmService(Service):
         self._state_dir = state_dir
         self._pace = pace
 
-    # the request says it
+    # The plan's request holds what job and settings say.
     def check(self, job: TrainingJob, settings: Slurm, plan: Plan) -> list[Finding]:  # noqa: ARG002
         return check(self._runner(SlurmAccount.parse(plan.place)), plan)
 
@@ -345,15 +354,15 @@ class SlurmService(Service):
         return plan.ref
 
     def has(self, ref: RunRef) -> bool:
-        runner, folder = self._at(ref)
+        runner, folder = self._locate(ref)
         return bool(_call(runner, "find", folder, ref.name))
 
     def withdraw(self, ref: RunRef) -> bool:
-        runner, folder = self._at(ref)
+        runner, folder = self._locate(ref)
         return not _call(runner, "withdraw", folder, ref.name)
 
     def status(self, ref: RunRef) -> RunStatus:
-        runner, folder = self._at(ref)
+        runner, folder = self._locate(ref)
         record = self._record(runner, folder, ref)
         return status_of(record, lambda: runner.run("tails", folder).decode("utf-8", "replace"))
 
@@ -366,7 +375,7 @@ class SlurmService(Service):
         instance: int | None = None,
         on_status: Callable[[RunStatus], None] | None = None,
     ) -> Iterator[LogLine]:
-        runner, folder = self._at(ref)
+        runner, folder = self._locate(ref)
         self._record(runner, folder, ref)
         log = ClusterLog(runner, folder, rank, instance)
         return services.follow(log, lambda: self.status(ref), on_status, self._pace, to_end=follow)
@@ -375,7 +384,7 @@ class SlurmService(Service):
         """Send SIGTERM to the batch script. The script sends SIGTERM to its processes, and kills
         those that still run after the grace period."""
         if not self.status(ref).state.is_final:
-            runner, folder = self._at(ref)
+            runner, folder = self._locate(ref)
             runner.run("stop", folder)
 
     def runs(self, place: str) -> Iterator[ListedRun]:
@@ -395,30 +404,32 @@ class SlurmService(Service):
         return list_nodes(self._runner(SlurmAccount.parse(place)))
 
     def code(self, ref: RunRef, upload: Upload, scratch: Path) -> Iterator[Path]:
-        runner, _ = self._at(ref)
+        runner, _ = self._locate(ref)
         archive = scratch / "sourcedir.tar.gz"
         if fetch(runner, upload.destination, archive):
             yield from unpacked(archive, upload.sha256, scratch)
 
     def download(self, ref: RunRef, path: str, destination: Path) -> list[Path]:
-        runner, folder = self._at(ref)
+        runner, folder = self._locate(ref)
         self._record(runner, folder, ref)
         return download(runner, folder, path, destination)
 
     def _record(self, runner: Runner, folder: str, ref: RunRef) -> Record:
+        """Return the run's record. Raises `RunNotFound` if the run has no job."""
         runs = folder.rpartition("/")[0]
         for _ in range(2):
             answer = runner.run("status", runs, ref.name)
             record = next(parse_records(answer), None)
             if record is not None and record.job:
                 return record
-            # The sender may have died before it recorded the job.
+            # The sender may have died before it recorded the job; `find` records it now.
             if not _call(runner, "find", folder, ref.name):
                 break
         message = f"there is no run `{ref.name}` at `{ref.place}`"
         raise RunNotFound(message, hint="`cloudtrain ps` lists the runs")
 
-    def _at(self, ref: RunRef) -> tuple[Runner, str]:
+    def _locate(self, ref: RunRef) -> tuple[Runner, str]:
+        """Return the runner for the run's cluster, and the run's folder."""
         account = SlurmAccount.parse(ref.place)
         if not ref.name or "/" in ref.name or ref.name in (".", ".."):
             message = f"there is no run `{ref.name}`"

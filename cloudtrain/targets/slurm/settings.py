@@ -23,6 +23,7 @@ _UNFIT = "%\\"
 
 
 def _slurm_rules(slurm: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield the problems of the settings `slurm`, whose values may still have any type."""
     folder = slurm.get("shared_dir")
     if isinstance(folder, str):
         yield from _folder_problems(folder)
@@ -45,7 +46,9 @@ def _slurm_rules(slurm: Mapping[str, Any]) -> Iterator[Problem]:
             yield Problem((name,), message, hint, code="CT915")
 
     options = slurm.get("extra_sbatch")
-    for number, option in enumerate(options if isinstance(options, list | tuple) else ()):
+    if not isinstance(options, list | tuple):
+        return
+    for number, option in enumerate(options):
         if isinstance(option, str) and not is_option(option):
             message = f"`{option}` is not a single long option of sbatch"
             name, _, value = option.partition(" ")
@@ -236,7 +239,7 @@ class SlurmAccount:
         return cls(unquote(host) or None, "/" + "/".join(names))
 
 
-# as the other targets
+# Every target's function takes the settings.
 def examine(settings: Slurm, account: SlurmAccount) -> str | None:  # noqa: ARG001
     """Return the login node and the shared folder as text; None if the settings have no shared
     folder."""

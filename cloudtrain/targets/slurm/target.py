@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from cloudtrain.job.processing import AnyJob
     from cloudtrain.plans.plan import CompileContext, Plan
 
-_HERE = "cloudtrain.targets.slurm"
-
 
 class SlurmTarget(Target):
     """Runs jobs on a Slurm cluster, through Slurm's own commands."""
@@ -37,12 +35,12 @@ class SlurmTarget(Target):
         plan_formats=("sbatch",),
     )
     parts: ClassVar = {
-        "rules": f"{_HERE}.rules",
-        "online": f"{_HERE}.online",
-        "forms": f"{_HERE}.compile:forms_of",
-        "batch": f"{_HERE}.adopt:batch_settings",
-        "container": f"{_HERE}.adopt:container_settings",
-        "examine": f"{_HERE}.settings:examine",
+        "rules": "cloudtrain.targets.slurm.rules",
+        "online": "cloudtrain.targets.slurm.online",
+        "forms": "cloudtrain.targets.slurm.compile:forms_of",
+        "batch": "cloudtrain.targets.slurm.adopt:batch_settings",
+        "container": "cloudtrain.targets.slurm.adopt:container_settings",
+        "examine": "cloudtrain.targets.slurm.settings:examine",
     }
 
     def account(

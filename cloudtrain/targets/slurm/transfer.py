@@ -24,6 +24,7 @@ from cloudtrain.plans.states import LogLine
 from cloudtrain.system.processes import tell
 from cloudtrain.system.staging import Staging
 from cloudtrain.targets.common.archives import landing
+from cloudtrain.targets.common.services import line_text
 from cloudtrain.targets.common.tracebacks import shorten_line
 from cloudtrain.targets.contract import BundleWriter, ByteProgress
 from cloudtrain.targets.slurm.runner import CommandFailed, Runner
@@ -69,6 +70,7 @@ def _outputs(runner: Runner, folder: str) -> dict[str, str]:
 
 
 def _find(path: str, places: Mapping[str, str]) -> str:
+    """Return the place of an output, or of a part of it. Raises `UsageError` for other paths."""
     parts = path.split("/")
     for length in (2, 1):  # an output's name can have two parts, as `outputs/scores`
         name = "/".join(parts[:length])
@@ -152,7 +154,7 @@ def provide(runner: Runner, environment: Mapping[str, str]) -> None:
     """Build an environment of a plan's request on the cluster, unless it exists. Waits while
     another command builds it. Raises `TargetError` with the reason if it cannot be built."""
     folder = environment["folder"]
-    if runner.run("used", folder).strip():
+    if runner.run("used", folder).strip():  # it exists
         return
 
     lines: list[str] = []
@@ -219,6 +221,7 @@ class _File:
 
     @property
     def order(self) -> tuple[int, int, int, str]:
+        """The order of files: by restart, node and rank, with the launcher of a node first."""
         rank = -1 if self.rank is None else self.rank
         return (self.restart, self.node, rank, self.stream)
 
@@ -246,6 +249,7 @@ class ClusterLog:
             files = self._grown()
             if not files:
                 return
+            # Each file adds at most the longest piece to the answer, whose size is limited.
             longest = max(file.next_length for file in files)
             count = min(max(1, _AT_ONCE // longest), _MOST_FILES)
             files = files[:count]
@@ -258,9 +262,9 @@ class ClusterLog:
     def rest(self) -> Iterator[LogLine]:
         """Yield the last line of each file whose last line has no newline. Call this after the run
         has ended."""
-        for file in sorted(self.streams.values(), key=lambda one: one.order):
+        for file in sorted(self.streams.values(), key=lambda file: file.order):
             if file.pending:
-                text = _text(file.pending)
+                text = line_text(file.pending)
                 file.pending = b""
                 yield file.log_line(text)
 
@@ -300,6 +304,7 @@ class ClusterLog:
         for file in files:
             words += [file.name, str(file.read), str(file.next_length)]
         answer = self.runner.run("read", self.folder, *words)
+
         pieces = []
         start = 0
         for file in files:
@@ -313,14 +318,10 @@ class ClusterLog:
 
 
 def _take_lines(file: _File, piece: bytes) -> list[str]:
-    *whole, file.pending = (file.pending + piece).split(b"\n")
-    lines = [_text(line) for line in whole]
+    """Add a piece to a file's pending bytes, and return the lines that are now complete."""
+    *complete, file.pending = (file.pending + piece).split(b"\n")
+    lines = [line_text(line) for line in complete]
     while len(file.pending) > _LONGEST:
-        lines.append(_text(file.pending[:_LONGEST]))
+        lines.append(line_text(file.pending[:_LONGEST]))
         file.pending = file.pending[_LONGEST:]
     return lines
-
-
-def _text(line: bytes) -> str:
-    """Decode a line. If a progress bar overwrote the line, return only the last state."""
-    return line.decode("utf-8", "replace").rstrip("\r").rpartition("\r")[2]

@@ -317,6 +317,22 @@ def test_a_full_disk_is_named(state_dir: Path) -> None:
             store.reserve(record(reason="x" * 100_000))
 
 
+def test_after_a_commit_that_fails_the_store_can_be_written(state_dir: Path) -> None:
+    """SQLite leaves the transaction of a COMMIT that fails open. It is rolled back."""
+    with open_store(state_dir) as store:
+        store._db.executescript("""
+            PRAGMA foreign_keys = ON;
+            CREATE TABLE parents (id PRIMARY KEY);
+            CREATE TABLE children (id REFERENCES parents (id) DEFERRABLE INITIALLY DEFERRED);
+            CREATE TRIGGER breaks_the_commit AFTER INSERT ON runs WHEN new.counter = 1
+            BEGIN INSERT INTO children VALUES (1); END;
+        """)
+        with pytest.raises(StoreError, match="FOREIGN KEY constraint failed"):
+            store.reserve(record())
+        assert store.get("job-1-1") is None
+        assert store.reserve(record("job-1-2", 2)) is not None
+
+
 def test_a_full_disk_during_a_migration_is_named() -> None:
     """The same for a database that is being made."""
     db = sqlite3.connect(":memory:", isolation_level=None)

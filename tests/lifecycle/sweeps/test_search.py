@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.lifecycle.sweeps.study import propose, reason_to_stop
+from cloudtrain.lifecycle.sweeps.study import StopReason, propose, reason_to_stop
 from cloudtrain.plans.states import Trial, best_of
 
 DONE = ct.RunState.SUCCEEDED
@@ -94,7 +94,8 @@ def test_the_median_rule() -> None:
     assert reason_to_stop(sweep, running(1, 0.1, 0.1, 0.1), []) is None
     assert reason_to_stop(sweep, running(1, 0.1, 0.1, 2.5), others) is None
     reason = reason_to_stop(sweep, running(1, 0.1, 0.1, 0.1), others)
-    assert reason == "its best acc, 0.1, was worse than the median of the others, 2"
+    text = "its best acc, 0.1, was worse than the median of the others, 2"
+    assert reason == StopReason(text)
     # which is further than they are
     assert reason_to_stop(sweep, running(1, *[0.1] * 9), others) is not None
 
@@ -103,7 +104,7 @@ def test_the_bandit_rule() -> None:
     """The slack is part of the best value."""
     sweep = sweep_of(stop_early={"bandit": {"slack": 0.1}})
     assert reason_to_stop(sweep, running(1, 1.05), [running(2, 1.0)]) is None
-    assert reason_to_stop(sweep, running(1, 1.2), [running(2, 1.0)]) == (
+    assert reason_to_stop(sweep, running(1, 1.2), [running(2, 1.0)]) == StopReason(
         "its best loss, 1.2, was outside the slack around the best, 1"
     )
 
@@ -144,6 +145,6 @@ def test_hyperband() -> None:
         if reason_to_stop(sweep, trial, [other for other in trials if other != trial]) is not None
     ]
     assert stopped == [4, 5, 6, 7, 8, 9]
-    assert reason_to_stop(sweep, running(1, *[0.0] * 9), []) == (
-        "ended by hyperband after 9 reports, the maximum of a trial"
+    assert reason_to_stop(sweep, running(1, *[0.0] * 9), []) == StopReason(
+        "ended by hyperband after 9 reports, the maximum of a trial", is_complete=True
     )

@@ -56,7 +56,7 @@ def whole(body: dict[str, Any], gpus: int | None = 8) -> list[Process]:
 def view(body: dict[str, Any]) -> Processes:
     """The processes in a plan."""
     read = Body(body)
-    return processes(read, service_layout(read, "run-1", WORKSPACE, 8), whole=False)
+    return processes(read, service_layout(read, "run-1", WORKSPACE, 8), with_long=False)
 
 
 def only(env: dict[str, str], *prefixes: str) -> dict[str, str]:

@@ -26,7 +26,6 @@ def install(module, emit, keep):
 
     def create_job(self, job, **_):
         code = getattr(job, "code", None) or getattr(getattr(job, "trial", None), "code", None)
-        # As the rest of this file, for Python 3.7.
         if code and os.path.isdir(str(code)):
             archive = io.BytesIO()
             with tarfile.open(fileobj=archive, mode="w:gz") as tar:
@@ -34,10 +33,11 @@ def install(module, emit, keep):
             keep(CODE, archive.getvalue())
         emit({"job": description(job), "workspace": workspace(self)})
 
-    def same(self, entity, **_):  # noqa: ARG001
-        for name, value in (("version", "1"), ("_version", "1")):
+    def register(self, entity, **_):  # noqa: ARG001
+        """Return an asset as if it were registered, which gives it a version."""
+        for name in ("version", "_version"):
             if hasattr(entity, name) and getattr(entity, name) is None:
-                setattr(entity, name, value)
+                setattr(entity, name, "1")
         return entity
 
     class Named(str):
@@ -67,7 +67,8 @@ def install(module, emit, keep):
 
     def get_workspace(self, name=None, **_):
         place = Named(name or self._workspace_name)
-        place.resource_group, place.location = self._resource_group_name, "eastus"
+        place.resource_group = self._resource_group_name
+        place.location = "eastus"
         place.id = (
             "/subscriptions/%s/resourceGroups/%s/providers/Microsoft.MachineLearningServices"
             "/workspaces/%s" % (self._subscription_id, place.resource_group, place.name)
@@ -89,7 +90,7 @@ def install(module, emit, keep):
         "ComponentOperations",
     ):
         if hasattr(operations, name):
-            getattr(operations, name).create_or_update = same
+            getattr(operations, name).create_or_update = register
             getattr(operations, name).get = get_asset
     operations.ComputeOperations.begin_create_or_update = begin
     operations.ComputeOperations.get = get
@@ -97,6 +98,7 @@ def install(module, emit, keep):
 
 
 def workspace(operations):
+    """Return the workspace of a client's operations, as far as the script names it."""
     values = {
         "subscription_id": getattr(operations, "_subscription_id", None),
         "resource_group": getattr(operations, "_resource_group_name", None),

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
-from cloudtrain.documents.document import Unreadable, load_toml, read_document, read_text
+from cloudtrain.documents.document import Unreadable, load_table, read_document, read_text
 from cloudtrain.errors import UsageError, did_you_mean
 from cloudtrain.job.data import DataType
 from cloudtrain.targets.adoption import Original
@@ -36,7 +36,7 @@ _WORKSPACE = re.compile(
     r"/providers/Microsoft\.MachineLearningServices/workspaces/(?P<workspace>[^/]+)"
 )
 
-TABLES = load_toml(Path(__file__).parent.with_name("export.toml").read_text("utf-8"))
+TABLES = load_table(__file__, "../export.toml")
 """The names that azure-ai-ml has for the parts of a job."""
 
 _KINDS: dict[str, str] = TABLES["kinds"]
@@ -115,24 +115,29 @@ def _kind_of_schema(name: str) -> str:
 def _original(
     data: JsonMapping, kind: str, folder: str | None, lost: Mapping[str, str]
 ) -> Original:
+    """Return a job of `kind` from the fields of a job file. `lost` are parts outside these fields
+    that are left out; the fields that Azure ML's tools refuse are added to them."""
     data = dict(data)
     unknown: dict[str, str] = {}
     for key in data:
         if key not in _KEYS | _READ_ONLY:
             hint = did_you_mean(key, _KEYS)
             unknown[key] = f"Azure ML's command jobs have no key `{key}`: {hint}"
+
     for key in _unknown_of_distribution(data):
         name = str(data["distribution"].get("type", "")).lower()
         unknown[f"distribution.{key}"] = (
             f"Azure ML's distribution `{name}` has no such key, and its tools refuse the file"
         )
         data["distribution"] = without(data["distribution"], (key,))
+
     for name, key in _OLDER_FORMS.items():
         if isinstance(data.get(name), Mapping):
             unknown[name] = (
                 f"Azure ML's tools refuse this older form: write the value of `{key}` alone"
             )
             data[name] = data[name].get(key)
+
     unknown |= dict(_refused_inputs(data))
     if str(data.get("compute")).lower() in ("local", "azureml:local"):
         unknown["compute"] = (
@@ -184,16 +189,19 @@ def _refused_inputs(data: JsonMapping) -> Iterator[tuple[str, str]]:
 
 
 _OLDER_FORMS = {"code": "local_path", "compute": "target"}
+"""Maps fields that once were mappings to the key that holds the value."""
 
 
 def _sweep(data: JsonMapping, folder: str | None) -> Original:
+    """Return the trial of a sweep file, with the search beside the fields of its body."""
     trial = data.get("trial")
     if not isinstance(trial, Mapping):
         file = str(trial or "TRIAL").removeprefix("file:")
         hint = f"adopt the file that it names: `cloudtrain adopt {file}`"
         raise UsageError("the sweep's trial is defined in another file", hint=hint, code="CT981")
+
     shared = without(data, data.keys() - _OF_TRIALS)
-    whole = _original({**shared, **trial}, "", folder, {})
+    job = _original({**shared, **trial}, "", folder, {})
     spaces = mapping(data.get("search_space")).items()
     objective = mapping(data.get("objective"))
     limits = mapping(data.get("limits"))
@@ -208,8 +216,8 @@ def _sweep(data: JsonMapping, folder: str | None) -> Original:
         words = str(early.pop("type", "")).split("_")
         policy = "".join(map(str.capitalize, words))
         search["earlyTermination"] = {"policyType": policy, **_in_camel_case(early)}
-    body = whole.request["properties"] | search
-    return replace(whole, request={"properties": body}, kind="a sweep file of Azure ML")
+    body = job.request["properties"] | search
+    return replace(job, request={"properties": body}, kind="a sweep file of Azure ML")
 
 
 def _in_camel_case(fields: JsonMapping) -> JsonObject:
@@ -217,9 +225,10 @@ def _in_camel_case(fields: JsonMapping) -> JsonObject:
 
 
 def _algorithm(algorithm: object) -> JsonObject:
-    words = mapping(algorithm) or {"type": algorithm or "random"}
-    kind = str(words.pop("type", "")).capitalize()
-    return {"samplingAlgorithmType": kind, **words}
+    """Return a `sampling_algorithm`, which is a name or a mapping, as the API writes it."""
+    fields = mapping(algorithm) or {"type": algorithm or "random"}
+    kind = str(fields.pop("type", "")).capitalize()
+    return {"samplingAlgorithmType": kind, **fields}
 
 
 def _sweep_limits(limits: JsonMapping) -> JsonObject:
@@ -239,29 +248,32 @@ def _expression(space: JsonMapping) -> list[Any]:
 
 
 def _steps(data: JsonMapping, folder: str | None) -> Iterator[Original]:
+    """Yield the steps of a pipeline file that are commands. Raises `UsageError` if there is
+    none."""
     default = mapping(data.get("settings")).get("default_compute")
-    inline: JsonObject = {}
+    commands: JsonObject = {}
     components: list[str] = []
     others: dict[str, str] = {}
     for name, job in mapping(data.get("jobs")).items():
         if isinstance(job, Mapping) and "command" in job:
-            inline[name] = job
+            commands[name] = job
             continue
         others[f"jobs.{name}"] = why_left_out(job)
         if isinstance(job, Mapping) and "component" in job:
             components.append(f"`{job['component']}`")
-    if not inline:
+    if not commands:
         names = ", ".join(components[:5]) or "other files"
         hint = f"write a job file for a step with `cloudtrain init`; its command is in {names}"
         message = "the pipeline's steps are components, not command jobs"
         raise UsageError(message, hint=hint, code="CT981")
 
-    for name, job in inline.items():
+    for name, job in commands.items():
         step = {**job, "name": name}
         step.pop("type", None)
         compute = job.get("compute") or data.get("compute") or default
         if compute:
             step["compute"] = compute
+
         lost: dict[str, str] = {}
         inputs = mapping(job.get("inputs"))
         for key, value in inputs.items():
@@ -269,11 +281,14 @@ def _steps(data: JsonMapping, folder: str | None) -> Iterator[Original]:
                 inputs[key] = "FROM-PIPELINE"
                 lost[f"inputs.{key}"] = "the pipeline gives this input; write a place or a value"
         step["inputs"] = inputs
+
+        # Each step is adopted alone, so each tells of all steps that are left out.
         kind = f"the step {name} of a pipeline file of Azure ML"
         yield _original(step, kind, folder, lost | others)
 
 
 def why_left_out(step: object) -> str:
+    """Say why a step of a pipeline is not adopted, and what to do instead."""
     fields = mapping(step)
     component = str(fields.get("component") or fields.get("componentId") or "")
     if not component:
@@ -298,6 +313,7 @@ def body_of(data: JsonMapping, folder: str | None, files: dict[str, str]) -> Jso
     compute = data.get("compute")
     if isinstance(compute, str) and not compute.startswith("azureml://"):
         fields["compute"] = compute.removeprefix("azureml:")
+
     for name, complete in _COMPLETED.items():
         part = complete(mapping(data.get(name)))
         fields[name] = part or None
@@ -325,10 +341,12 @@ def _text(value: object) -> str:
 
 
 def _environment(fields: object, code: object, folder: str | None, files: dict[str, str]) -> Any:
+    """Return the definition of an environment. A reference to a registered one stays unchanged."""
     if isinstance(fields, str) and fields.startswith("file:"):
         fields = _environment_file(fields.removeprefix("file:"), folder)
     if not isinstance(fields, Mapping):
         return fields
+
     definition: JsonObject = {}
     # the SDK ignores `name` and `version` in a job file
     for key in ("asset_name", "asset_version", "description"):
@@ -336,11 +354,13 @@ def _environment(fields: object, code: object, folder: str | None, files: dict[s
             definition[key] = str(fields[key])
     tags = mapping(fields.get("tags"))
     definition["tags"] = {key: _text(value) for key, value in tags.items()}
+
     build = fields.get("build")
     if isinstance(build, Mapping):
         path = _from_code(str(build.get("path", ".")), code, folder)
         definition["build"] = {"path": path, "dockerfilePath": build.get("dockerfile_path")}
         return definition
+
     definition["image"] = fields.get("image")
     conda = fields.get("conda_file")
     if isinstance(conda, Mapping):
@@ -363,7 +383,7 @@ def _environment(fields: object, code: object, folder: str | None, files: dict[s
 
 
 def _environment_file(path: str, folder: str | None) -> JsonObject:
-    """Paths become relative to the job file's folder."""
+    """Read an environment file. The paths in it become relative to the job file's folder."""
     import yaml
 
     place = os.path.join(folder or ".", path)
@@ -384,6 +404,7 @@ def _environment_file(path: str, folder: str | None) -> JsonObject:
         raise UsageError(
             f"the environment file `{place}` cannot be read", hint=hint, code="CT981"
         ) from None
+
     definition = mapping(data)
     beside = os.path.dirname(path)
     conda = definition.get("conda_file")
@@ -469,6 +490,7 @@ def _input(fields: object) -> object:
 
 
 def _data(fields: JsonMapping) -> JsonObject:
+    """Return what inputs and outputs have in common."""
     return {
         "type": str(fields.get("type") or "uri_folder"),
         "path": _place(fields.get("path")),
@@ -493,6 +515,7 @@ _ENTRIES: Mapping[str, Callable[[object], object]] = {
 
 
 def is_local(place: str) -> bool:
+    """Return whether a text is a path of this machine, not an address or an id."""
     return not place.startswith((*SCHEMES, "azureml:", "/subscriptions/", "git+", "run:"))
 
 
@@ -514,6 +537,7 @@ def _without_none(value: object) -> object:
 
 
 def mapping(value: object) -> JsonObject:
+    """Return a copy of a mapping; empty for any other value."""
     return dict(value) if isinstance(value, Mapping) else {}
 
 

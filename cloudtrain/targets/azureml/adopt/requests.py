@@ -33,7 +33,7 @@ from cloudtrain.targets.azureml.adopt.sweeps import (
     with_search,
 )
 from cloudtrain.targets.azureml.compile.job import RUN_PROPERTY
-from cloudtrain.targets.azureml.compile.places import LOCAL_UPLOAD
+from cloudtrain.targets.azureml.compile.places import ASSET_FIELDS, LOCAL_UPLOAD
 from cloudtrain.targets.azureml.fields import (
     ARCHIVED,
     CODE,
@@ -98,6 +98,8 @@ def originals_in(data: object, folder: str | None) -> list[Original]:
 def _from_body(
     data: JsonMapping, properties: JsonMapping, folder: str | None
 ) -> Iterator[Original]:
+    """Yield the jobs of `data`, a body of the REST API or the service's answer, whose fields are in
+    `properties`."""
     kind = str(properties[JOB_TYPE]).lower()
     identity = str(data.get("id", ""))
     name = str(data.get("name") or identity.rpartition("/")[2] or "")
@@ -114,16 +116,19 @@ def _from_body(
         body[VARIABLES] = variable_texts(body[VARIABLES])
     if is_answer:
         _remove_added(body)
-    words = "the body of a command job"
+
+    title = "the body of a command job"
     if kind == "sweep":
-        words = "the body of a sweep"
+        title = "the body of a sweep"
     elif is_answer:
-        words = "what the service says of a command job"
-    original = Original("azureml", {"properties": body}, name, words, settings, folder=folder)
+        title = "what the service says of a command job"
+    original = Original("azureml", {"properties": body}, name, title, settings, folder=folder)
     yield with_search(original)
 
 
 def _remove_added(body: JsonObject) -> None:
+    """Remove what the service adds to the fields of a body. A field of nothing else becomes
+    None."""
     for field, is_added in _ADDED.items():
         values = body.get(field)
         if isinstance(values, Mapping):
@@ -134,33 +139,35 @@ def _remove_added(body: JsonObject) -> None:
 def _steps(
     properties: JsonMapping, name: str, settings: JsonMapping, folder: str | None
 ) -> Iterator[Original]:
+    """Yield the steps of a pipeline's body that are commands, each as a command job."""
     jobs = properties.get("jobs") or {}
-    inline: JsonObject = {}
+    commands: JsonObject = {}
     lost: dict[str, str] = {}
     for step, job in jobs.items():
         if isinstance(job, Mapping) and "command" in job:
-            inline[step] = job
+            commands[step] = job
         else:
             lost[f"jobs.{step}"] = why_left_out(job)
-    for step, job in inline.items():
-        body = {JOB_TYPE: "Command", **job}
-        body.pop("type", None)
-        kind = f"step {step} of the pipeline {name}".rstrip()
+
+    pipeline = f"the pipeline {name}" if name else "the pipeline"
+    for step, job in commands.items():
+        # A step names its kind in `type`, a job's body in `jobType`.
+        body = {JOB_TYPE: "Command", **without(job, ("type",))}
         request = {"properties": body}
+        kind = f"step {step} of {pipeline}"
+        # Each step is adopted alone, so each tells of all steps that are left out.
         yield Original("azureml", request, step, kind, settings, folder=folder, lost=lost)
 
 
 # Convert the body of a command job into a cloudtrain job and settings of the target: the inverse of
-# `compile/request`.
+# `compile/job`.
 #
 # This module leaves out details without a matching job field; the later comparison puts them into
 # the overrides.
 
-ENVIRONMENT_WORDS = ("asset_name", "asset_version", "description", "tags")
-"""What a definition of an environment says of the asset, under the names of the job's fields."""
-
 
 def drafts_of(original: Original) -> Iterator[Draft]:
+    """Yield the only draft: every body is read in one way."""
     body = Body(original.request)
     comments: dict[ValuePath, str] = {}
     properties = body.properties
@@ -183,6 +190,7 @@ def drafts_of(original: Original) -> Iterator[Draft]:
         "inputs": {key: _input(mapping(item)) for key, item in inputs.items()},
         "outputs": _outputs(body, found.get("outputs", {})),
     }
+
     job: JsonObject = {"name": name}
     if "description" in found:
         job["description"] = found["description"]
@@ -196,6 +204,7 @@ def drafts_of(original: Original) -> Iterator[Draft]:
             job[key] = found[key]
     if original.search is not None:
         job = _with_search(job, original, original.search.fields["search"])
+
     yield Draft(job, settings, comments)
 
 
@@ -204,10 +213,12 @@ def _with_search(job: JsonObject, original: Original, searched: JsonMapping) -> 
     start = start_of_trials(str(original.request["sweep"].get("command")), searched)
     options = start.get("hyperparameters", {})
     start["hyperparameters"] = {key: _parse(text) for key, text in options.items()}
+
+    # The values that the sweep searches are no inputs of the job.
     inputs = without(job.pop("inputs", {}), searched)
     del job["command"]
-    head = {"name": job["name"], "source_dir": job["source_dir"]}
-    fields = {**head, **start, **job, "inputs": inputs}
+    first_fields = {"name": job["name"], "source_dir": job["source_dir"]}
+    fields = {**first_fields, **start, **job, "inputs": inputs}
     return {key: value for key, value in fields.items() if value != {} or key == "spot"}
 
 
@@ -218,6 +229,7 @@ def _source(original: Original, code: object, comments: dict[ValuePath, str]) ->
         return None
     if original.code is not None or original.source is not None:
         return original.source or "code"
+
     text = str(code)
     if is_local(text):
         return text.removeprefix("file://")
@@ -230,6 +242,8 @@ def _source(original: Original, code: object, comments: dict[ValuePath, str]) ->
 
 
 def _distribution(body: Body, found: JsonMapping, comments: dict[ValuePath, str]) -> JsonObject:
+    """Return the job's `distribution`; empty without one. `found` is what the table of fields
+    reads."""
     if body.kind in ("PyTorch", "Mpi"):
         if body.distribution.get("processCountPerInstance") is None:
             comments[("distribution",)] = (
@@ -265,6 +279,7 @@ def _environment(environment: object) -> JsonObject:
         text = str(environment)
         is_complete = text.startswith(("azureml:", "/"))
         return {"azureml": text if is_complete else f"azureml:{text}"}
+
     fields: JsonObject = {}
     build = environment.get("build")
     if isinstance(build, Mapping):
@@ -276,13 +291,14 @@ def _environment(environment: object) -> JsonObject:
         fields["image"] = {"azureml": environment.get("image", "")}
         if "condaPath" in environment:
             fields["conda_file"] = environment["condaPath"]
-    for name in ENVIRONMENT_WORDS:
+    for name in ASSET_FIELDS:
         if environment.get(name):
             fields[name] = environment[name]
     return fields
 
 
 def _input(item: JsonMapping) -> JsonObject:
+    """Return an input of the body in the words of the job."""
     kind = item.get("jobInputType", "uri_folder")
     if kind == LITERAL:
         return {"value": _parse(item.get("value"))}
@@ -295,7 +311,7 @@ def _input(item: JsonMapping) -> JsonObject:
     fields: JsonObject = {"azureml": place}
     if kind != "uri_folder":
         fields["type"] = kind
-    if item.get("mode") in INPUT_MODES:
+    if item.get("mode") in INPUT_MODES:  # overrides keep other modes
         mode, access = INPUT_MODES[item["mode"]]
         fields["mode"] = mode
         if access == "rw":
@@ -320,15 +336,22 @@ def _parse(text: object) -> object:
     unchanged."""
     if not isinstance(text, str):
         return text
-    for kind in (int, float, {"True": True, "False": False}.__getitem__):
-        with suppress(ValueError, KeyError):
-            value = kind(text)
+    if text in _BOOLEANS:
+        return _BOOLEANS[text]
+    for number_type in (int, float):
+        with suppress(ValueError):
+            value = number_type(text)
+            # The job must send the same text: `007` and `1_000` stay texts.
             if isfinite(value) and hyperparameter_text(value) == text:
                 return value
     return text
 
 
+_BOOLEANS = {"True": True, "False": False}
+
+
 def _outputs(body: Body, found: JsonMapping) -> JsonObject:
+    """Return the job's `outputs`. `found` is what the table of fields reads."""
     outputs: JsonObject = {}
     for name in body.mapping("outputs"):
         fields = dict(found.get(name, {}))
@@ -349,6 +372,7 @@ _SETTINGS = (
 
 
 def _settings(original: Original, body: Body, found: JsonObject) -> JsonObject:
+    """Return the settings of the target. `found` is what the table of fields reads."""
     found["compute"] = _compute(body.properties.get(COMPUTE), original)
     found["experiment"] = body.experiment
     notifications = found.pop("notifications", {})
@@ -360,6 +384,7 @@ def _settings(original: Original, body: Body, found: JsonObject) -> JsonObject:
 
 
 def _compute(compute: object, original: Original) -> str | None:
+    """Return the name of a compute of the job's own workspace, or else the complete id."""
     if not compute:
         return None
     text = str(compute).removeprefix("azureml:")
@@ -396,16 +421,19 @@ class AzureMLAdopter:
         runs is left out, and a fixed text replaces the code's id."""
         body: JsonObject = json.loads(json.dumps(request["properties"]))
         changes = [("name", "every run gets a name of its own")]
+
         if original.search is not None:
             body = canonical(request.get("sweep") or lifted(body))
             changes.append(
                 ("command", "cloudtrain sorts the options, and a variable asks for the metrics")
             )
+
         (body.get("properties") or {}).pop(RUN_PROPERTY, None)
         if plan is not None:
             changes.append(
                 (f"properties.{RUN_PROPERTY}", "the property makes the run known to cloudtrain")
             )
+
         if body.get(CODE) is not None:
             body[CODE] = _CODE
             changes.append((CODE, "cloudtrain uploads the code under the hash of its content"))
@@ -418,9 +446,11 @@ class AzureMLAdopter:
         if body.get(COMPUTE):
             body[COMPUTE] = compute_id(workspace, body[COMPUTE])
         _complete_inputs(body, workspace, changes)
+
         queue = body.get(QUEUE) or {}
         if queue.get("jobTier") == "Null":  # the service's word for a body without a tier
             del queue["jobTier"]
+        # `PT1H` and `PT60M` are the same limit.
         limits = body.get("limits") or {}
         for key, value in limits.items():
             if key.lower().endswith("timeout") and value is not None:
@@ -447,7 +477,8 @@ class AzureMLAdopter:
                 )
                 changes.append((ENVIRONMENT, why))
             return {"defined as": _definition(environment)}
-        for upload in plan.uploads if plan else ():
+        uploads = plan.uploads if plan else ()
+        for upload in uploads:
             if upload.destination == environment and upload.content is not None:
                 return {"defined as": _definition(_uploaded(upload, upload.content))}
         text = str(environment or "")
@@ -455,10 +486,10 @@ class AzureMLAdopter:
 
     def overrides(self, ours: JsonMapping, theirs: JsonMapping) -> JsonObject:
         """The code's id, and an environment that is not registered yet, are left out."""
-        target: JsonObject = {name: {} for name in _MAPPINGS if name in ours["properties"]}
-        target |= theirs["properties"]
-        overrides = overrides_between(ours["properties"], target)
-        if "searchSpace" in target:
+        wanted: JsonObject = {name: {} for name in _MAPPINGS if name in ours["properties"]}
+        wanted |= theirs["properties"]
+        overrides = overrides_between(ours["properties"], wanted)
+        if "searchSpace" in wanted:
             for name in ("limits", *OF_SEARCH):
                 overrides.pop(name, None)
         if isinstance(overrides.get(ENVIRONMENT), Mapping):
@@ -521,8 +552,8 @@ def _uploaded(upload: Upload, content: str) -> JsonObject:
 def _definition(fields: JsonMapping) -> JsonObject:
     """Return an environment's definition, with the parsed content of its conda file instead of the
     file's text."""
-    words = ("image", *ENVIRONMENT_WORDS)
-    definition: JsonObject = {key: fields[key] for key in words if fields.get(key)}
+    names = ("image", *ASSET_FIELDS)
+    definition: JsonObject = {name: fields[name] for name in names if fields.get(name)}
     if fields.get("condaFile"):
         import yaml
 

@@ -41,6 +41,7 @@ def with_search(original: Original) -> Original:
     body = original.request["properties"]
     if "searchSpace" not in body:
         return original
+
     lost = {name: _ONE_TRAINING for name in OF_SEARCH if body.get(name)}
     for name in mapping(body.get("limits")):
         if name in _LIMITS:
@@ -101,6 +102,7 @@ def sweep_fields(name: str, body: JsonMapping) -> Iterator[tuple[str, Any]]:
         raise ValueError("its command names no script in Python")
     objective = body["objective"]
     limits = _limits(body)
+
     title = name or body.get(DISPLAY_NAME) or body.get(EXPERIMENT) or "sweep"
     yield "name", job_name_from(str(title))
     spaces = body["searchSpace"]
@@ -120,10 +122,12 @@ def sweep_fields(name: str, body: JsonMapping) -> Iterator[tuple[str, Any]]:
 
 
 def _script_in(command: str) -> str | None:
+    """Return the first word of a command that names a file of Python."""
     return next((word for word in command.split() if word.endswith(".py")), None)
 
 
 def _range(name: str, kind: str, arguments: list[Any]) -> Any:
+    """Return a range as a sweep file writes it. Raises `ValueError` for a kind that it lacks."""
     if kind == "choice":
         return arguments[0]
     if kind == "uniform":
@@ -151,12 +155,13 @@ def _limits(body: JsonMapping) -> JsonObject:
     if body["samplingAlgorithm"]["samplingAlgorithmType"].lower() == "grid":
         choices = [space[1][0] for space in body["searchSpace"].values() if space[0] == "choice"]
         total = min(total, prod(map(len, choices)))
-    together = min(given.get("maxConcurrentTrials", total), total)
-    own = {"maxConcurrentTrials": together, "maxTotalTrials": total, "jobLimitsType": "Sweep"}
+    parallel = min(given.get("maxConcurrentTrials", total), total)
+    own = {"maxConcurrentTrials": parallel, "maxTotalTrials": total, "jobLimitsType": "Sweep"}
     return given | own
 
 
 def _policy(body: JsonMapping) -> JsonObject:
+    """Return the early stopping of a sweep with the service's defaults; empty without one."""
     given = present(mapping(body.get("earlyTermination")))
     if not given:
         return {}
@@ -167,16 +172,20 @@ def canonical(sweep: JsonMapping) -> JsonObject:
     """Return the lifted body of a sweep in a form in which equal sweeps compare equal."""
     body = dict(sweep)
     body[JOB_TYPE] = "Sweep"
+
+    # the order of the options means nothing
     options = _options(str(sweep.get("command")))
     if options:
         body["command"] = " --".join(map(" ".join, options.items()))
-    body[VARIABLES] = mapping(sweep.get(VARIABLES))
-    body[VARIABLES].pop(WANTED, None)
+    body[VARIABLES] = without(mapping(sweep.get(VARIABLES)), (WANTED,))
+
     body["searchSpace"] = {}
     for name, (kind, arguments) in sweep["searchSpace"].items():
-        if kind == "loguniform":  # whose bounds a sweep names by their exponentials
+        # A sweep names the exponentials of these bounds, so their last digits may change.
+        if kind == "loguniform":
             arguments = [float(f"{bound:.9g}") for bound in arguments]
         body["searchSpace"][name] = [kind, arguments]
+
     body["samplingAlgorithm"] = dict(sweep["samplingAlgorithm"])
     if body["samplingAlgorithm"].get("rule") == "random":
         del body["samplingAlgorithm"]["rule"]
@@ -197,6 +206,7 @@ def start_of_trials(command: str, searched: Collection[str]) -> JsonObject:
     start: JsonObject = {"entry_point": options.pop("python")}
     own = {name: value for name, value in options.items() if "search_space." not in value}
     ranges = {name: f"${{{{search_space.{name}}}}}" for name in searched}
+    # cloudtrain would write the option of a name with one letter with one dash
     if own and own | ranges == options and min(map(len, options)) > 1:
         start["hyperparameters"] = own
     return start

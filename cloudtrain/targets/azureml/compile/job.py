@@ -82,6 +82,7 @@ def option_variables(job: TrainingJob) -> dict[str, str]:
 
 
 def _pairs(words: list[str]) -> Iterator[tuple[str, str]]:
+    """Yield the variables for options of mpirun. Raises `ValueError` for other options."""
     rest = iter(words)
     for word in rest:
         if word == "-x":
@@ -176,6 +177,7 @@ def request_of(parts: Parts, problems: Problems) -> JsonObject:
     account = parts.account
     run_name = parts.context.run_name
     body = sent(job, target)
+
     body.setdefault(DISPLAY_NAME, run_name)
     body.setdefault(EXPERIMENT, job.name)
     body["command"] = problems.collect_from(lambda: command_of(job), "")
@@ -184,9 +186,10 @@ def request_of(parts: Parts, problems: Problems) -> JsonObject:
     body[ENVIRONMENT] = parts.environment.id
     if target.compute is not None:
         body[COMPUTE] = compute_id(account.workspace_id, target.compute)
-    of_ray = body.pop("distribution", {})
+
+    ray_fields = body.pop("distribution", {})  # only Ray's come from the table of fields
     if parts.distribution is not None:
-        body["distribution"] = parts.distribution | of_ray
+        body["distribution"] = parts.distribution | ray_fields
     body["resources"] = _resources(parts, body.get("resources", {}))
     if "limits" in body:
         body["limits"] = {"jobLimitsType": "Command", **body["limits"]}
@@ -196,6 +199,7 @@ def request_of(parts: Parts, problems: Problems) -> JsonObject:
     if target.notifications is not None:
         events = EVENTS.encode(target.notifications.on)
         body[NOTIFICATIONS] = {"emailOn": events, **body[NOTIFICATIONS]}
+
     body["inputs"] = inputs_of(job, account, problems)
     body["outputs"] = outputs_of(job, run_name, body["outputs"], problems)
     body[VARIABLES] = _variables(parts, problems)
@@ -214,14 +218,15 @@ def _resources(parts: Parts, chosen: JsonObject) -> JsonObject | None:
     has_own_type = compute is not None and is_cluster(compute) and not is_own_type(compute, name)
     if name and not has_own_type:
         chosen = {"instanceType": name, **chosen}
-    is_counted = resources.instance_count > 1 or "instance_count" in resources.model_fields_set
-    if not chosen and not is_counted:
+    has_count = resources.instance_count > 1 or "instance_count" in resources.model_fields_set
+    if not chosen and not has_count:
         return None
     return {"instanceCount": resources.instance_count, "properties": {}, **chosen}
 
 
 def _queue(parts: Parts, chosen: JsonObject) -> JsonObject | None:
-    """On a cluster, spot capacity is the cluster's setting."""
+    """Return the body's `queueSettings`, `chosen` included; None without any. Raises `JobError` for
+    a job that cannot have spot capacity."""
     if parts.job.spot is None:
         return chosen or None
     problems = list(_spot_problems(parts.target))
@@ -245,13 +250,15 @@ def _spot_problems(target: AzureML) -> Iterator[Problem]:
 
 
 def _identity(target: AzureML, chosen: JsonObject) -> JsonObject | None:
-    """The ids of an identity are those of a managed one."""
+    """Return the body's `identity`, `chosen` included; None without one. Only a managed identity
+    has ids, so they imply it."""
     if chosen and target.identity is None:
         chosen = {"identityType": IDENTITIES.encode("managed"), **chosen}
     return chosen or None
 
 
 def _variables(parts: Parts, problems: Problems) -> dict[str, str]:
+    """Return the body's environment variables. The job's own ones override the others."""
     job = parts.job
     for name, text in job.environment.variables.items():
         if references_in(text):
@@ -262,6 +269,7 @@ def _variables(parts: Parts, problems: Problems) -> dict[str, str]:
             )
             hint = "pass it as a hyperparameter, or read `AZURE_ML_INPUT_NAME` in the script"
             problems.append(Problem(path, message, hint, code="CT031"))
+
     variables = network_variables(job, parts.machines, parts.environment.id)
     variables |= problems.collect_from(lambda: option_variables(job), {})
     variables |= job.environment.variables
@@ -312,6 +320,7 @@ def _instances(machines: MachineGroup, body: Body) -> str:
 
 
 def _processes(started: Processes, instances: int) -> str:
+    """Say how many processes are started; empty if that is unknown."""
     if not started:
         return ""
     if instances == 1:
@@ -320,6 +329,7 @@ def _processes(started: Processes, instances: int) -> str:
 
 
 def _environment(parts: Parts, body: Body) -> str:
+    """Describe the environment: what it is made of, or its id if it exists already."""
     upload = parts.environment.upload
     if upload is None or body.environment != parts.environment.id:
         return body.environment
@@ -328,6 +338,7 @@ def _environment(parts: Parts, body: Body) -> str:
     if environment.asset_name:
         *_, asset, _, version = upload.destination.split("/")
         registered = f", registered as {asset}:{version}"
+
     if upload.folder is not None:
         return f"built from {upload.folder}/{environment.dockerfile or 'Dockerfile'}{registered}"
     text = "made of"
@@ -385,7 +396,7 @@ def _plan(parts: Parts, request: JsonObject) -> Plan:
     machines = machines_in(body, parts.machines, parts.account)
     gpus = machines.known.gpus if machines.known is not None else None
     layout = service_layout(body, context.run_name, workspace_id, gpus)
-    started = processes(body, layout, whole=False)
+    started = processes(body, layout, with_long=False)
     places = places_of(request, context.run_name, workspace_id)
     return Plan(
         target="azureml",
@@ -410,7 +421,8 @@ def parts_of(
     known = problems.collect_from(lambda: machines_of(job, context.account), None)
     machines = known or MachineGroup("", job.resources.instance_count, None)
     distribution = None
-    # which only SageMaker has
+    # Without machines the number of processes would be another problem. The libraries of SageMaker
+    # are one on any machines.
     if known is not None or job.distribution.type in ("smddp", "smp"):
         distribution = problems.collect_from(lambda: distribution_of(job, machines), None)
     environment = problems.collect_from(lambda: environment_of(job, context), ChosenEnvironment(""))

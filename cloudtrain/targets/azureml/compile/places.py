@@ -111,9 +111,9 @@ def inputs_of(job: TrainingJob, account: AzureMLAccount, problems: list[Problem]
     body."""
     inputs: JsonObject = {}
     for name, item in job.inputs.items():
-        count = len(problems)
+        count_before = len(problems)
         inputs[name] = _input(name, item, account, problems)
-        if len(problems) > count:
+        if len(problems) > count_before:
             inputs[name] = {"jobInputType": item.type, "uri": f"{DEFAULT_STORE}/unknown/{name}"}
     return inputs
 
@@ -150,6 +150,7 @@ def outputs_of(
 
 
 def _input(name: str, item: Input, account: AzureMLAccount, problems: list[Problem]) -> JsonObject:
+    """Return an input of the body. If it is not possible, the reason is added to `problems`."""
     if item.value is not None:
         return {"jobInputType": LITERAL, "value": hyperparameter_text(item.value)}
     uri = _uri(name, item, account, problems)
@@ -175,6 +176,8 @@ def _no_mode(name: str, item: Input) -> Problem:
 
 
 def _uri(name: str, item: Input, account: AzureMLAccount, problems: list[Problem]) -> str | None:
+    """Return the address of an input, or the id of its asset. None if there is none, with the
+    reason added to `problems`."""
     place = item.azureml
     if place is None:
         message = f"input `{name}` has no location on Azure ML"
@@ -230,12 +233,14 @@ class ChosenEnvironment(NamedTuple):
 
 
 def environment_of(job: TrainingJob, context: CompileContext) -> ChosenEnvironment:
+    """Raises `JobError` if the job names no environment, or its fields contradict each other."""
     environment = job.environment
     image = environment.image.of("azureml") if environment.image else None
     reference = environment.of("azureml")
     if reference is not None:
         _refuse_names(environment)
         return ChosenEnvironment(_registered_id(reference, context.account.workspace_id))
+
     if environment.build is not None:
         if image is not None or environment.conda_file is not None:
             message = "an environment is either built from a Dockerfile or made of an image"
@@ -244,12 +249,14 @@ def environment_of(job: TrainingJob, context: CompileContext) -> ChosenEnvironme
     if environment.dockerfile is not None:
         message = "`dockerfile` needs `build`, the folder that contains the file"
         raise _wrong("dockerfile", message, "add the folder, for example `build: ../environment`")
+
     if image is not None:
         return _asset_from_image(environment, image, context)
     if environment.conda_file is not None:
         base = "mcr.microsoft.com/azureml/openmpi4.1.0-cuda11.8-cudnn8-ubuntu22.04"
         message = "`conda_file` needs an image to build on"
         raise _wrong("conda_file", message, f"add `image: {{azureml: {base}}}`")
+
     if environment.framework is None:
         message = "the job does not say in which environment it runs on Azure ML"
         hint = (
@@ -265,6 +272,7 @@ def _registered_id(reference: str, workspace_id: str) -> str:
     asset = asset_id(workspace_id, reference, "environments")
     if asset is not None:
         return asset
+
     message = f"`{reference}` names no version of an environment"
     if is_label(reference):
         message = f"`{reference}`: `latest` is the only label that Azure ML's tools look up"
@@ -279,8 +287,13 @@ def _registered_id(reference: str, workspace_id: str) -> str:
     raise _wrong("azureml", message, hint)
 
 
+ASSET_FIELDS = ("asset_name", "asset_version", "description", "tags")
+"""What a definition of an environment says of the asset, under the names of the job's fields."""
+
+
 def _refuse_names(environment: Environment) -> None:
-    for field in ("asset_name", "asset_version", "description", "tags"):
+    """Raise `JobError` if a job with an existing environment describes a new one."""
+    for field in ASSET_FIELDS:
         if getattr(environment, field):
             message = (
                 f"`{field}` applies only to an environment that cloudtrain registers; "
@@ -309,15 +322,15 @@ def _asset_from_image(
 def _asset_from_build(
     environment: Environment, folder: str, context: CompileContext
 ) -> ChosenEnvironment:
-    """By default a hash of the folder's content identifies the environment, because the folder's
-    address is known only after the upload."""
+    """Return the environment that Azure ML builds from `folder`, a folder of the bundle."""
     dockerfile = posixpath.normpath(environment.dockerfile or "Dockerfile")
-    if context.build is None:
+    if context.build is None:  # the folder has no Dockerfile
         file = posixpath.normpath(f"{folder}/{dockerfile}")
         hint = (
             "write the folder's path relative to `source_dir`, and the file's name in `dockerfile`"
         )
         raise _wrong("build", f"the bundle has no file `{file}`", hint)
+    # The folder's address is known only after its upload, which replaces the placeholder.
     definition = {"build": {"contextUri": FOLDER, "dockerfilePath": dockerfile}}
     return _asset(environment, definition, context)
 
@@ -325,6 +338,8 @@ def _asset_from_build(
 def _asset(
     environment: Environment, definition: JsonMapping, context: CompileContext
 ) -> ChosenEnvironment:
+    """Return an environment that is registered with `definition` before the job. By default its
+    version is a hash of the definition and of the content of the folder that it is built from."""
     if environment.asset_version is not None and environment.asset_name is None:
         message = "`asset_version` needs an `asset_name`"
         raise _wrong("asset_version", message, "add `asset_name`, or remove it")
@@ -339,6 +354,7 @@ def _asset(
     for name in ("description", "tags"):
         if value := getattr(environment, name):
             labelled[name] = value
+    # Azure ML can update the description and the tags of an environment with a name.
     identity = properties if environment.asset_name else labelled
     text = canonical_json({"properties": identity}) + folder_hash
     digest = hashlib.sha256(text.encode()).hexdigest()
@@ -374,6 +390,7 @@ def _curated_id(framework: str, version: str | None) -> str:
     environment = curated_environment(framework, version)
     if environment is not None:
         return environment.id
+
     versions = [row.version for row in CURATED if row.framework == framework]
     if not versions:
         message = f"Azure ML has no curated environment for `{framework}`"
@@ -416,6 +433,7 @@ that folder, and the runtime is above it."""
 
 
 def command_of(job: TrainingJob) -> str:
+    """Return the body's command. Raises `JobError` for a job that names nothing to run."""
     texts = reference_texts(job)
     if job.command is not None:
         line = resolve_text(job.command, texts)
@@ -448,6 +466,7 @@ def quote_word(word: str, free: Collection[str] = ()) -> str:
 
 
 def _words(job: TrainingJob, texts: dict[str, str]) -> Iterable[str]:
+    """Return the command line of a job with an `entry_point`, word by word."""
     assert job.entry_point is not None
     script = resolve_text(job.entry_point, texts)
     arguments = arguments_of(job, texts)
@@ -460,6 +479,7 @@ def _words(job: TrainingJob, texts: dict[str, str]) -> Iterable[str]:
 
 
 def _options(distribution: DeepSpeed) -> list[str]:
+    """Return the options of DeepSpeed's launcher."""
     options = []
     if distribution.processes_per_instance is not None:
         options = ["--num_gpus", str(distribution.processes_per_instance)]

@@ -34,11 +34,14 @@ _ONLY_TRAINING = ("processes", "distribution", "checkpoint")
 
 
 def as_command_job(job: ProcessingJob) -> TrainingJob:
+    """Return the training job that runs a processing job's program."""
     view = job.view
     outputs = {}
     for name, item in job.outputs.items():
-        is_open = "mode" not in item.model_fields_set
-        outputs[name] = item.model_copy(update={"mode": "mount"}) if is_open else item
+        outputs[name] = item
+        if "mode" not in item.model_fields_set:
+            outputs[name] = item.model_copy(update={"mode": "mount"})
+
     changes = {
         "command": _command(job, view),
         "entry_point": None,
@@ -50,6 +53,7 @@ def as_command_job(job: ProcessingJob) -> TrainingJob:
 
 
 def as_processing_plan(job: ProcessingJob, plan: Plan) -> Plan:
+    """Return the plan of the command job with what a reader needs to know of a processing job."""
     summary = without(dict(plan.summary), _ONLY_TRAINING)
     if "script" in summary:
         summary["script"] = job.entry_point or job.command or ""
@@ -62,14 +66,18 @@ def as_processing_plan(job: ProcessingJob, plan: Plan) -> Plan:
 
 
 def _shards(job: ProcessingJob) -> list[str]:
+    """Return the names of the inputs whose files are distributed."""
     return [name for name, item in job.inputs.items() if item.shard]
 
 
 def _command(job: ProcessingJob, view: TrainingJob) -> str | None:
+    """Return the command that takes the instance's share and starts the program; None if the job
+    names no program."""
     texts = reference_texts(view)
     for name, item in job.inputs.items():
         if item.value is not None:
             texts[f"inputs.{name}"] = hyperparameter_text(item.value)
+
     if job.command is not None:
         program = ["bash", "-c", resolve_text(job.command, texts)]
     elif job.entry_point is not None:
@@ -78,6 +86,7 @@ def _command(job: ProcessingJob, view: TrainingJob) -> str | None:
         program = ["python" if script.endswith(".py") else "bash", script, *arguments]
     else:
         return None
+
     words = ["python", "-m", MODULE]
     for name in _shards(job):
         words += ["--shard", f"{name}=${{{{inputs.{name}}}}}"]

@@ -49,6 +49,7 @@ _ALTERNATIVE = "use `driver: cloudtrain`, which starts each trial as a separate 
 def compile_azureml_sweep(sweep: Sweep, target: AzureML, context: CompileContext) -> Plan:
     """Return the plan of a sweep. Its request is the body of a sweep job."""
     trial = compile_azureml(sweep.job, target, context)
+    # A reference would be quoted in the command, so each value has a mark until the body is made.
     names = enumerate(sweep.space.ranges)
     marks = {name: f"CLOUDTRAIN{index}SEARCH" for index, name in names}
     plan = compile_azureml(sweep.trial_job(marks), target, context)
@@ -63,6 +64,8 @@ def compile_azureml_sweep(sweep: Sweep, target: AzureML, context: CompileContext
 
 
 def _body(sweep: Sweep, job: JsonMapping, marks: Mapping[str, str]) -> JsonObject:
+    """Return the `properties` of the sweep's body. `job` are those of a trial's job, with the
+    `marks` in place of the searched values."""
     assert sweep.objective is not None, "refused otherwise"
     trial = pick(job, _TRIAL)
     for name, mark in marks.items():
@@ -93,13 +96,14 @@ def _body(sweep: Sweep, job: JsonMapping, marks: Mapping[str, str]) -> JsonObjec
         "objective": {"goal": sweep.objective.goal, "primaryMetric": sweep.objective.metric},
         "limits": limits,
         "trial": trial,
-        "earlyTermination": _early(sweep),
+        "earlyTermination": _early_termination(sweep),
         "resources": job.get("resources"),
     }
     return present(body)
 
 
 def _expression(item: Range) -> list[Any]:
+    """Return a range as the API writes it: its kind, and the list of its arguments."""
     if item.values is not None:
         return ["choice", [list(item.values)]]
     low, high = item.bounds
@@ -115,7 +119,7 @@ def _algorithm(sweep: Sweep) -> JsonObject:
     return algorithm
 
 
-def _early(sweep: Sweep) -> JsonObject | None:
+def _early_termination(sweep: Sweep) -> JsonObject | None:
     if sweep.stop_early is None:
         return None
     pace = {"evaluationInterval": 1, "delayEvaluation": sweep.stop_early.after}
@@ -181,17 +185,18 @@ def _cannot_share(job: JsonMapping) -> Iterator[Problem]:
         if not item or not item.get("uri"):
             continue
         path: tuple[str, ...] = ("job", "outputs", name)
-        less = "leave out its address"
+        remedy = "leave out its address"
         if name == "checkpoint":
             path = ("job", name)
-            less = "remove it"
+            remedy = "remove it"
         message = (
             f"the output `{name}` has one address, which all trials of Azure ML's sweep would share"
         )
-        yield _problem(path, message, f"{less}, or {_ALTERNATIVE}")
+        yield _problem(path, message, f"{remedy}, or {_ALTERNATIVE}")
 
 
 def _cannot_search(sweep: Sweep, name: str, item: Range) -> Iterator[Problem]:
+    """Yield why the service cannot search a range."""
     path = ("search", name)
     if not re.fullmatch(PLACE_NAME, name):
         message = f"Azure ML cannot search `{name}`: names must consist of letters, digits and `_`"
@@ -206,14 +211,16 @@ def _cannot_search(sweep: Sweep, name: str, item: Range) -> Iterator[Problem]:
     if item.kind == "int" and count > _MOST_LISTED:
         message = f"`{name}` has {count:,} whole numbers, which Azure ML takes only as a list"
         yield _problem(path, message, f"add a `step`, or {_ALTERNATIVE}")
-    odd: list[object] = []
-    texts: list[object] = []
+
+    # The service writes a value into the command without quotes.
+    no_words: list[object] = []
+    quoted_texts: list[object] = []
     for value in item.choice or ():
         if isinstance(value, list | dict | None):
-            odd.append(value)
+            no_words.append(value)
         elif isinstance(value, str) and shlex.quote(value) != value:
-            texts.append(value)
-    if odd or texts:
-        broken = [*odd, *texts][0]
+            quoted_texts.append(value)
+    if no_words or quoted_texts:
+        broken = [*no_words, *quoted_texts][0]
         message = f"Azure ML's shell would break the value `{broken}` of `{name}`"
         yield _problem(path, message, _ALTERNATIVE)

@@ -17,7 +17,7 @@ from cloudtrain.targets.azureml.catalogue import guess, nearest_size
 from cloudtrain.targets.azureml.parts import is_own_type
 from cloudtrain.targets.azureml.reading import read
 
-_WANTED = {
+_MISSING = {
     "subscription_id": (
         "no subscription is known",
         'subscription_id = "00000000-0000-0000-0000-000000000000"',
@@ -25,6 +25,7 @@ _WANTED = {
     "resource_group": ("no resource group is known", 'resource_group = "NAME"'),
     "workspace": ("no workspace is known", 'workspace = "NAME"'),
 }
+"""Maps each setting to the message if it is missing, and to the line that sets it."""
 
 GUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
@@ -56,7 +57,7 @@ def account_incomplete(subject: Subject) -> Iterator[Fault]:
     """
     missing = subject.account.missing
     for name in missing:
-        message, line = _WANTED[name]
+        message, line = _MISSING[name]
         hint = f"add `{line}` under `[azureml]` in `cloudtrain.toml`"
         if name == missing[0]:
             hint += ", or download the workspace's `config.json` from the studio"
@@ -265,7 +266,7 @@ def no_limit(subject: Subject) -> Iterator[Fault]:
     Without `max_runtime` a job ends only after 21 days (7 on spot capacity). A job that hangs, for
     example in a collective that one rank never joins, is billed until then.
     """
-    # AZ401 reports an unreadable one
+    # AZ401 reports a limit that is there but cannot be read
     if read(subject).body.mapping("limits").get("timeout") is None:
         yield from shared.no_limit(subject, "Azure ML's limit")
 

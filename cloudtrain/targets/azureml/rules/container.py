@@ -216,6 +216,7 @@ def interactive_services_keep_running(subject: Subject) -> Iterator[Fault]:
 
 
 def _services(subject: Subject, kind: str) -> list[str]:
+    """Return the names of the job's services of a kind."""
     services = read(subject).body.mapping("services")
     return [
         name for name, service in services.items() if value_at(service, "jobServiceType") == kind
@@ -223,6 +224,7 @@ def _services(subject: Subject, kind: str) -> list[str]:
 
 
 def _docker_path(subject: Subject) -> ValuePath:
+    """Return the path of the override that sets the docker options; empty if a setting does."""
     for key in ("dockerArgs", "dockerArgsList"):
         path = read(subject).override_of("resources", key)
         if path:
@@ -371,7 +373,7 @@ def image_for_arm_unsaid(subject: Subject) -> Iterator[Fault]:
     name = reading.environment_name
     if row is None or row.architecture != "arm64":
         return
-    if not any(_says(name, each) for each in _ARCHITECTURES):
+    if not any(_says(name, architecture) for architecture in _ARCHITECTURES):
         message = (
             f"`{row.name}` has {_PROCESSOR['arm64']}, and nothing in `{name}` says that it "
             "supports them"
@@ -435,6 +437,7 @@ _PROCESSOR = {"arm64": "Arm processors", "x86_64": "x86-64 processors"}
 
 
 def _says(name: str, architecture: str) -> bool:
+    """Return whether the name of an environment contains an architecture."""
     return _ARCHITECTURES[architecture].search(name) is not None
 
 
@@ -481,7 +484,7 @@ def variable_of_service(subject: Subject) -> Iterator[Fault]:
     users may set.
     """
     for name in read(subject).body.mapping("environmentVariables"):
-        # CT204 reports these
+        # CT204 reports these variables already
         is_reported = name in LAUNCHER_VARIABLES or name.startswith("AZUREML_CR_")
         if _OF_SERVICE.fullmatch(name) and not is_reported:
             message = f"Azure ML sets `{name}` itself, for each process"
@@ -576,10 +579,12 @@ def secrets_out_of_reach(subject: Subject) -> Iterator[Fault]:
 
 
 def _over_instances(subject: Subject) -> bool:
+    """Return whether several instances train together."""
     return read(subject).body.instances > 1 and works_together(subject)
 
 
 def _value(subject: Subject, name: str) -> str:
+    """Return the text of an environment variable; empty without one."""
     value = read(subject).body.mapping("environmentVariables").get(name)
     return value if isinstance(value, str) else ""
 

@@ -14,6 +14,8 @@ from cloudtrain.job.nodes import PLACE_NAME, mend_name
 from cloudtrain.plans.plan import Level
 from cloudtrain.rules.engine import Fault, Subject, ValuePath, rule, text_at
 from cloudtrain.targets.azureml.compile.places import CHECKPOINT, DEFAULT_STORE, MODEL, SCHEMES
+from cloudtrain.targets.azureml.fields import ONLY_SAGEMAKER
+from cloudtrain.targets.azureml.launch import is_literal
 from cloudtrain.targets.azureml.parts import asset_id, asset_meant, parse_label
 from cloudtrain.targets.azureml.reading import read
 
@@ -21,7 +23,7 @@ _ASSET_NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,254}")
 
 _DATASTORE = re.compile(
     r"azureml://(subscriptions/[^/]+/resource[gG]roups/[^/]+/(providers/[^/]+/)?workspaces/[^/]+/)?"
-    # which the service fills in
+    # the service fills in `${{default_datastore}}`
     r"datastores/([a-zA-Z0-9_]+|\$\{\{default_datastore\}\})(/paths/.*)?"
 )
 
@@ -31,6 +33,7 @@ _OTHER_URI = (
     "azureml://locations/",
     "azureml://subscriptions/",
 )
+"""Beginnings of valid addresses outside datastores."""
 
 _SIGNATURE = re.compile(r"[?&]sig=", re.IGNORECASE)
 """Matches the part of an address that contains a key (a shared access signature)."""
@@ -41,16 +44,6 @@ _REFUSED = {
     "autoDeleteSetting": "autoDeleteSetting",
 }
 """Maps fields of an output that the service refuses to the names that users know."""
-
-_ONLY_SAGEMAKER = (
-    "shard",
-    "content_type",
-    "compression",
-    "record_wrapper",
-    "attribute_names",
-    "shuffle_seed",
-)
-"""Fields of an input that the body lacks."""
 
 
 @rule("AZ501", Level.ERROR)
@@ -142,8 +135,7 @@ def value_breaks_command(subject: Subject) -> Iterator[Fault]:
             continue
         if _survives(reference, value, command, subject.job.command is None):
             continue
-        is_literal = reading.body.inputs[name].get("jobInputType") == "literal"
-        field = "value" if is_literal else "azureml"
+        field = "value" if is_literal(reading.body.inputs[name]) else "azureml"
         message = f"the value of input `{name}` breaks the quotes of the command: `{value}`"
         hint = "write it without quotes, or put it into a file in the source folder"
         yield Fault(message, hint, reading.place(("inputs", name), ("inputs", name, field)))
@@ -160,21 +152,16 @@ def only_on_sagemaker(subject: Subject) -> Iterator[Fault]:
     if subject.processing is not None:
         return
     for name, item in subject.job.inputs.items():
-        for field in _ONLY_SAGEMAKER:
-            if getattr(item, field):
-                what = (
-                    "every instance reads all of it"
-                    if field == "shard"
-                    else "the input is read unchanged"
-                )
-                message = f"`{field}` of input `{name}` has no effect on Azure ML: {what}"
-                by_rank = (
-                    ", and take a part by `RANK` and `WORLD_SIZE` in the script"
-                    if field == "shard"
-                    else ""
-                )
-                hint = f"remove `{field}`{by_rank}"
-                yield Fault(message, hint, ("inputs", name, field))
+        for field in ONLY_SAGEMAKER:
+            if not getattr(item, field):
+                continue
+            effect = "the input is read unchanged"
+            hint = f"remove `{field}`"
+            if field == "shard":
+                effect = "every instance reads all of it"
+                hint += ", and take a part by `RANK` and `WORLD_SIZE` in the script"
+            message = f"`{field}` of input `{name}` has no effect on Azure ML: {effect}"
+            yield Fault(message, hint, ("inputs", name, field))
 
 
 @rule("AZ506", Level.ERROR)
@@ -309,22 +296,23 @@ def key_in_input(subject: Subject) -> Iterator[Fault]:
 
 
 def _with_key(entries: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return the names of the entries whose address contains a key."""
     return [name for name, item in entries.items() if _SIGNATURE.search(str(item.get("uri") or ""))]
 
 
 def _written_values(subject: Subject) -> Mapping[str, str]:
-    """The service copies the values of literal inputs, and the addresses of `Direct` inputs,
-    unchanged into the command."""
-    written = {}
+    """Map inputs to the texts that the service copies unchanged into the command: the values of
+    literal inputs, and the addresses of `Direct` inputs."""
+    texts = {}
     for name, item in read(subject).body.inputs.items():
         value = None
         if item.get("mode") == "Direct":
             value = item.get("uri")
-        elif item.get("jobInputType") == "literal":
+        elif is_literal(item):
             value = item.get("value")
         if isinstance(value, str):
-            written[name] = value
-    return written
+            texts[name] = value
+    return texts
 
 
 def _survives(reference: re.Pattern[str], value: str, command: str, is_quoted_by_us: bool) -> bool:
@@ -334,13 +322,12 @@ def _survives(reference: re.Pattern[str], value: str, command: str, is_quoted_by
     already broken has no quotes to lose."""
     if is_quoted_by_us:
         return "'" not in value
-    if not _is_whole(reference.sub("x", command)):
+    if not _has_closed_quotes(reference.sub("x", command)):
         return True
-    return _is_whole(reference.sub(lambda _: value, command))
+    return _has_closed_quotes(reference.sub(lambda _: value, command))
 
 
-def _is_whole(command: str) -> bool:
-    """Return whether every quote in a command is closed."""
+def _has_closed_quotes(command: str) -> bool:
     try:
         shlex.split(command)
     except ValueError:
@@ -349,6 +336,7 @@ def _is_whole(command: str) -> bool:
 
 
 def _output_path(subject: Subject, name: str) -> ValuePath:
+    """Return the path of the field or override that sets an output's address."""
     path = read(subject).override_of("outputs", name)
     if path:
         return path
@@ -360,6 +348,7 @@ def _output_path(subject: Subject, name: str) -> ValuePath:
 
 
 def _input_path(subject: Subject, name: str) -> ValuePath:
+    """Return the path of the field or override that sets an input's address."""
     field = ("inputs", name, "azureml") if name in subject.job.inputs else ()
     return read(subject).place(("inputs", name), field)
 

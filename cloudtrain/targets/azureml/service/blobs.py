@@ -108,8 +108,8 @@ _REFUSED = (Denied, Expired)
 
 @dataclass(frozen=True)
 class Piece:
-    """`size` is the size of the whole blob; `created` and `last_modified` are seconds since the
-    epoch."""
+    """A part of a blob. `size` is the size of the whole blob, and `last_modified` is in seconds
+    since the epoch."""
 
     data: bytes
     size: int
@@ -127,13 +127,14 @@ class Blobs:
         self._containers: dict[Where, Container] = {}
 
     def container(self, where: Where) -> Container:
+        """Return the container of a folder or file, always the same object for the same one."""
         home = replace(where, path="")
         with self._lock:
             if home not in self._containers:
                 if isinstance(home, DatastorePlace):
                     self._containers[home] = self._of_datastore(home)
                 else:
-                    self._containers[home] = self._bare(home)
+                    self._containers[home] = self._of_account(home)
             return self._containers[home]
 
     def beside(self, container_url: str) -> Container:
@@ -145,6 +146,7 @@ class Blobs:
         return Container(self, account_url, name, keys)
 
     def at(self, url: str) -> Any:
+        """Return azure-storage-blob's client of the blob at a URL with a signature."""
         storage = require("azure.storage.blob", extra="azureml")
         return storage.BlobClient.from_blob_url(url, **self.options)
 
@@ -179,15 +181,16 @@ class Blobs:
                 f"`az ml datastore show --name {where.name}` prints the location"
             )
             raise TargetError(message, hint=hint, code="CT936")
+
         protocol = store.get("protocol") or "https"
         suffix = store.get("endpoint") or self.client.cloud.storage
         url = f"{protocol}://{store['accountName']}.blob.{suffix}"
         keys: list[Key] = [self._credential]
-        if value_at(store, "credentials", "credentialsType") != "None":
+        if value_at(store, "credentials", "credentialsType") != "None":  # else it has no secret
             keys.insert(0, lambda: self._secret(path))
         return Container(self, url, container, keys)
 
-    def _bare(self, where: BlobPlace) -> Container:
+    def _of_account(self, where: BlobPlace) -> Container:
         key: Key = (lambda: where.signature) if where.signature else self._credential
         return Container(self, where.account_url, where.container, [key])
 
@@ -248,6 +251,8 @@ class Container:
         return self.use(prefix, list_sizes)
 
     def _first_that_fits(self, about: str, operation: Callable[[Any], Result]) -> Result:
+        """Try the keys in turn, keep the client of the first that storage accepts, and return the
+        operation's result with it."""
         storage = require("azure.storage.blob", extra="azureml")
         refusals: list[TargetError] = []
         for key in self._keys:
@@ -271,6 +276,7 @@ class Container:
         raise refusals[-1]
 
     def _try(self, about: str, operation: Callable[[Any], Result], client: Any) -> Result:
+        """Return the operation's result; Azure's errors become cloudtrain's."""
         with self._blobs.translating(about):
             return operation(client)
 
@@ -293,6 +299,7 @@ def read(
         condition = {"etag": unless, "match_condition": core.MatchConditions.IfModified}
     elif only:
         condition = {"etag": only, "match_condition": core.MatchConditions.IfNotModified}
+
     try:
         download = blob.download_blob(offset=offset, length=length, **condition)
         properties = download.properties
@@ -303,6 +310,7 @@ def read(
             return None
         if error.status_code != _NOTHING_BEYOND:
             raise
+    # The blob ends before `offset`.
     properties = blob.get_blob_properties()
     return _piece(b"", properties.size, properties)
 
@@ -313,6 +321,7 @@ def _piece(data: bytes, size: int, properties: Any) -> Piece:
 
 
 def _is_folder(blob: Any) -> bool:
+    """Return whether a blob stands for a folder, as Data Lake's do."""
     if blob.name.endswith("/"):
         return True
     metadata = {name.lower(): value for name, value in (blob.metadata or {}).items()}

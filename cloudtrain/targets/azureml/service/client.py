@@ -108,10 +108,10 @@ class Client:
         self, path: str, *, api_version: str, query: Mapping[str, str] | None = None
     ) -> list[Any]:
         """Return all items of a list."""
-        every: list[Any] = []
+        items: list[Any] = []
         for page in self.pages(path, api_version=api_version, query=query):
-            every += page
-        return every
+            items += page
+        return items
 
     def history(self, path: str) -> Any:
         """Return JSON data of the run history at a path such as `runs/NAME/details`."""
@@ -143,17 +143,19 @@ class Client:
         parameters = dict(query or {})
         if api_version:
             parameters["api-version"] = api_version
-        every_header = {"Accept": "application/json"}
+        all_headers = {"Accept": "application/json"}
         if content:
-            every_header["Content-Type"] = "application/json"
-        every_header |= headers or {}
+            all_headers["Content-Type"] = "application/json"
+        all_headers |= headers or {}
+
         rest = require("azure.core.rest", extra="azureml")
         url = self._url(path) if is_signed else path
         call = self._call(method, path)
 
         def request() -> Any:
+            """Make a new request for each attempt: the pipeline changes the one that it sends."""
             return rest.HttpRequest(
-                method, url, params=parameters, headers=every_header, content=content
+                method, url, params=parameters, headers=all_headers, content=content
             )
 
         try:
@@ -210,6 +212,7 @@ class Client:
         return self.send("GET", url, is_signed=False)
 
     def _answer(self, request: Any, is_signed: bool, call: RefusedCall) -> Any:
+        """Send a request, and return its answer as `send` does. `call` is for error messages."""
         exceptions = require("azure.core.exceptions", extra="azureml")
         try:
             result = self._pipeline(is_signed).run(request, retry_on_methods=_REPEATABLE)
@@ -217,6 +220,7 @@ class Client:
             data = result.http_response.content
         except (exceptions.AzureError, OSError) as error:
             raise translate_error(error, call) from error
+
         if status >= 300:
             raise refusal_error(status, _decode(data), call)
         answer = {} if data.strip() in (b"", b"null") else _decode(data)
@@ -227,6 +231,7 @@ class Client:
         return answer
 
     def _url(self, path: str) -> str:
+        """Return the URL of a path in any of its three forms; see the class."""
         if "://" in path:
             return path
         if not path.startswith("/"):
@@ -234,6 +239,7 @@ class Client:
         return self.cloud.resource_manager + quote(path)
 
     def _call(self, method: str, path: str) -> RefusedCall:
+        """Describe a request for error messages, with the path inside the workspace."""
         place = self.place
         about = path.rpartition(f"{place.workspace_id}/")[2] or place.workspace
         return RefusedCall(method, about, place, kind_of(place.credential).login)
@@ -308,35 +314,37 @@ class Labels:
 
     def body(self, client: Client, request: Mapping[str, Any], text: str) -> str:
         """Return the JSON text of the request to send: `text`, with versions instead of labels."""
-        properties = dict(request["properties"])
-        is_changed = False
+        properties = request["properties"]
+        changes: dict[str, Any] = {}
         environment_id = self._id_of(client, properties.get("environmentId"))
         if environment_id is not None:
-            properties["environmentId"] = environment_id
-            is_changed = True
+            changes["environmentId"] = environment_id
+
         inputs = dict(properties.get("inputs") or {})
         for name, item in inputs.items():
             uri = self._id_of(client, item.get("uri")) if isinstance(item, Mapping) else None
             if uri is not None:
                 inputs[name] = {**item, "uri": uri}
-                is_changed = True
-        if not is_changed:
+                changes["inputs"] = inputs
+
+        if not changes:
             return text
-        properties["inputs"] = inputs
-        return canonical_json({**request, "properties": properties})
+        return canonical_json({**request, "properties": {**properties, **changes}})
 
     def pinned(self, client: Client, job: AnyJob) -> AnyJob:
+        """Return the job with versions instead of labels."""
         changes: dict[str, Any] = {}
         environment = self._version_of(client, job.environment.of("azureml"), "environments")
         if environment is not None:
             changes["environment"] = job.environment.model_copy(update={"azureml": environment})
-        inputs = {}
+
+        inputs = dict(job.inputs)
         for name, item in job.inputs.items():
             kind = "models" if item.type in MODELS else "data"
             place = self._version_of(client, item.of("azureml"), kind)
-            inputs[name] = item.model_copy(update={"azureml": place}) if place else item
-        if any(inputs[name] is not item for name, item in job.inputs.items()):
-            changes["inputs"] = inputs
+            if place is not None:
+                inputs[name] = item.model_copy(update={"azureml": place})
+                changes["inputs"] = inputs
         return job.model_copy(update=changes) if changes else job
 
     def _version_of(self, client: Client, place: str | None, kind: str) -> str | None:
@@ -347,7 +355,7 @@ class Labels:
         asset = asset_id(client.place.workspace_id, place, kind) or place
         label = parse_label(asset)
         if label is not None:
-            version_id = self._id(client, label)
+            version_id = self._version_id(client, label)
             version = version_id.rpartition("/")[2]
             return version_id if "/" in place else f"azureml:{label.name}:{version}"
         if asset.endswith(("@latest", "/labels/latest")):
@@ -359,9 +367,10 @@ class Labels:
     def _id_of(self, client: Client, place: object) -> str | None:
         """Return the id of the current version; None if `place` has no label."""
         label = parse_label(place)
-        return None if label is None else self._id(client, label)
+        return None if label is None else self._version_id(client, label)
 
-    def _id(self, client: Client, label: Labelled) -> str:
+    def _version_id(self, client: Client, label: Labelled) -> str:
+        """Return the id of the version that the check reported, or else of the current one."""
         try:
             version = self._versions.get(label.thing) or self.ask(client, label)
         except NotThere as error:

@@ -8,11 +8,10 @@ environment.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from cloudtrain.documents.document import load_toml
+from cloudtrain.documents.document import load_table
 from cloudtrain.errors import SettingsError, TargetError, did_you_mean
 from cloudtrain.system.plugins import require
 from cloudtrain.targets.azureml.settings import az_folder, az_subscriptions
@@ -47,7 +46,7 @@ class Cloud(NamedTuple):
         return f"{self.studio}/.default"
 
 
-_TABLES = load_toml(Path(__file__).with_name("clouds.toml").read_text("utf-8"))
+_TABLES = load_table(__file__, "clouds.toml")
 
 BUILT_IN = {name: Cloud(name, **row) for name, row in _TABLES["clouds"].items()}
 
@@ -83,7 +82,9 @@ def cloud_of(name: str | None, environ: Mapping[str, str], fetch: Callable[[str]
 
 
 def _read_clouds(answer: Any) -> Iterator[Cloud]:
-    for item in answer if isinstance(answer, list) else [answer]:
+    """Yield the clouds that a metadata service describes: a list, or a single one."""
+    items = answer if isinstance(answer, list) else [answer]
+    for item in items:
         try:
             yield Cloud(
                 name=item["name"],
@@ -93,7 +94,9 @@ def _read_clouds(answer: Any) -> Iterator[Cloud]:
                 storage=item["suffixes"]["storage"],
             )
         except (KeyError, TypeError, AttributeError) as error:
-            message = f"the metadata of a cloud lacks the field {error}"
+            message = "the metadata of a cloud has an unknown form"
+            if isinstance(error, KeyError):
+                message = f"the metadata of a cloud lacks the field {error}"
             hint = f"check the address in {METADATA_URL}"
             raise TargetError(message, hint=hint, code="CT917") from None
 

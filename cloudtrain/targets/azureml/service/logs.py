@@ -21,7 +21,7 @@ from cloudtrain.plans.states import LogLine
 from cloudtrain.targets.azureml.launch import tasks
 from cloudtrain.targets.azureml.reading import Body
 from cloudtrain.targets.azureml.service.blobs import Blobs, DatastorePlace, Piece, Result, read
-from cloudtrain.targets.common.services import Denied, Expired, NotThere
+from cloudtrain.targets.common.services import Denied, Expired, NotThere, line_text
 
 # Find the rank that wrote a log file from the file's name, and split a growing file into lines.
 #
@@ -61,11 +61,14 @@ def writer_of(body: Body, file: str) -> Writer | None:
     match = _FILE.fullmatch(file)
     if match is None:
         return None
+
     number = int(match["number"] or 0)
     if body.has_launcher:
         return Writer(number, None)
     if body.kind != "TensorFlow":
         return Writer(number // body.processes_per_instance, number)
+
+    # Servers have the ranks behind the workers.
     kind = "worker"
     rank = number
     if "ps" in (match["before"], match["behind"]):
@@ -90,6 +93,7 @@ def check_selection(body: Body, rank: int | None, instance: int | None) -> None:
 
 
 def _check_number(noun: str, number: int | None, count: int) -> None:
+    """Raise `UsageError` for a number that none of `count` ranks or instances has."""
     if number is not None and number >= count:
         hint = f"the job has the {noun}s 0 to {count - 1}"
         if count == 1:
@@ -106,21 +110,18 @@ class Cutter:
 
     def feed(self, data: bytes) -> Iterator[str]:
         """Add bytes, and yield the lines that are now complete."""
-        *whole, pending = (self._pending + data).split(b"\n")
+        *complete, pending = (self._pending + data).split(b"\n")
         # A progress bar returns to the start of its line; only its last state is kept.
         start = pending.rstrip(b"\r").rfind(b"\r") + 1
         self._pending = pending[start:]
-        return map(_text, whole)
+        return map(line_text, complete)
 
     def rest(self) -> Iterator[str]:
+        """Yield the last line if it has no newline."""
         pending = self._pending
         self._pending = b""
         if pending:
-            yield _text(pending)
-
-
-def _text(line: bytes) -> str:
-    return line.decode("utf-8", "replace").rstrip("\r").rpartition("\r")[2]
+            yield line_text(pending)
 
 
 ARTIFACTS = "workspaceartifactstore"
@@ -168,14 +169,16 @@ class LogFile:
             self._etag = None
             self._last = b""
             return True
+
         self._created = piece.created
         self._last_modified = piece.last_modified
         self.offset += len(piece.data)
         self._last = (self._last + piece.data)[-_OVERLAP:]
         self._keep(self._cutter.feed(piece.data))
-        more = self.offset < piece.size
-        self._etag = None if more else piece.etag
-        return more
+        has_more = self.offset < piece.size
+        # The ETag tells whether the file has changed since its end was read.
+        self._etag = None if has_more else piece.etag
+        return has_more
 
     def take(self) -> Iterator[LogLine]:
         """Yield the lines that were read since the last call."""
@@ -183,6 +186,7 @@ class LogFile:
             yield self._lines.popleft()
 
     def rest(self) -> Iterator[LogLine]:
+        """Yield the lines that `take` would, and the last one, which has no newline."""
         self._keep(self._cutter.rest())
         return self.take()
 
@@ -251,8 +255,8 @@ class RunLog:
         return [self._files[name] for name in sorted(self._files) if name.startswith(_SYSTEM)]
 
     def new_lines(self) -> Iterator[LogLine]:
-        """Raises `TargetError` if a file could not be read; lines of the files read before have
-        been yielded."""
+        """Yield the lines since the last call. Raises `TargetError` if a file could not be read,
+        after the lines of the files read at the same time."""
         self.discover()
         files = self.streams
         with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
@@ -263,10 +267,10 @@ class RunLog:
                 for file, reading in zip(group, readings, strict=True):
                     error = reading.exception()
                     first_error = first_error or error
-                    more = error is None and reading.result()
+                    has_more = error is None and reading.result()
                     yield from file.take()
-                    while more:
-                        more = self._read(file)
+                    while has_more:
+                        has_more = self._read(file)
                         yield from file.take()
                 if first_error is not None:
                     raise first_error
@@ -323,6 +327,7 @@ class RunLog:
                 except (Denied, Expired):
                     continue
             self._refused.add(name)
+
         where = artifact_place(self._blobs.client.place.workspace_id, self._run, name)
         container = self._blobs.container(where)
         return container.use(name, lambda client: operation(client.get_blob_client(where.path)))
@@ -334,6 +339,7 @@ class RunLog:
             self.details = details = self._blobs.client.history(f"runs/{self._run}/details")
         except NotThere:
             return {}  # the run history shows a new job with a delay
+
         files: dict[str, str] = details.get("logFiles") or {}
         if files or not details.get("startTimeUtc"):
             return files
@@ -345,6 +351,7 @@ class RunLog:
             return {}  # the files may still be listed later
 
     def _in_store(self) -> list[str]:
+        """Return the names of the run's log files in the artifact store."""
         where = artifact_place(self._blobs.client.place.workspace_id, self._run)
         container = self._blobs.container(where)
         names: list[str] = []
@@ -353,6 +360,7 @@ class RunLog:
         return [name.removeprefix(where.path) for name in names]
 
     def _read(self, file: LogFile) -> bool:
+        """Read the next part of a file; return whether it has more."""
         try:
             return self.use_file(file.name, file.read)
         except NotThere:

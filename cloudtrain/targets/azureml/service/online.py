@@ -20,7 +20,14 @@ from cloudtrain.errors import (
 from cloudtrain.machines.overlay import Refreshed, write_refreshed
 from cloudtrain.machines.table import instance_named
 from cloudtrain.plans.plan import Finding, Level, Plan
-from cloudtrain.rules.engine import ValuePath, declare_all, level_of, mapping_at, text_at, value_at
+from cloudtrain.rules.engine import (
+    ValuePath,
+    declare_all,
+    finding_of,
+    mapping_at,
+    text_at,
+    value_at,
+)
 from cloudtrain.targets.azureml.catalogue import overlay_of, squeeze
 from cloudtrain.targets.azureml.parts import Labelled, parse_label
 from cloudtrain.targets.azureml.reading import Body
@@ -59,13 +66,14 @@ def _capacity(
     if not offers:
         with_gpus = [item["name"] for item in sizes if item.get("gpus")]
         hint = did_you_mean(size, with_gpus) or "name another region"
-        yield _finding("AZ909", f"Azure ML offers no {size} in {location}", hint, _TYPE)
+        yield finding_of("AZ909", f"Azure ML offers no {size} in {location}", hint, _TYPE)
         return
     offer = offers[0]
     if is_spot and offer.get("lowPriorityCapable") is False:
         message = f"{size} is not sold as spot capacity in {location}"
-        yield _finding("AZ909", message, "remove `spot`, or name another type", _TYPE)
+        yield finding_of("AZ909", message, "remove `spot`, or name another type", _TYPE)
         return
+
     vcpus = int(offer["vCPUs"]) * count
     usages = _list_entries(client, location, "usages")
     names = [_ALL_SPARE] if is_spot else [str(offer["family"]), _ALL]
@@ -77,7 +85,7 @@ def _capacity(
                 f"use {vcpus} vCPUs"
             )
             hint = "look in the studio, under Quota: https://ml.azure.com/quota"
-            yield _finding("AZ902", message, hint, _COUNT)
+            yield finding_of("AZ902", message, hint, _COUNT)
         for usage in entries:
             yield from _shortage(usage, vcpus, f"`{name}` in {location}")
 
@@ -89,12 +97,12 @@ def _shortage(usage: Mapping[str, Any], vcpus: int, where: str) -> Iterator[Find
     used_vcpus = int(usage.get("currentValue") or 0)
     if 0 <= limit < vcpus:
         message = f"the quota of {where} is {limit} vCPUs, and the job needs {vcpus}"
-        yield _finding("AZ910", message, _ASK, _COUNT)
+        yield finding_of("AZ910", message, _ASK, _COUNT)
     elif 0 <= limit < used_vcpus + vcpus:
         message = (
             f"{used_vcpus} of the {limit} vCPUs of {where} are in use, and the job needs {vcpus}"
         )
-        yield _finding("AZ911", message, f"it will wait in the queue; or {_ASK}", _COUNT)
+        yield finding_of("AZ911", message, f"it will wait in the queue; or {_ASK}", _COUNT)
 
 
 def _is_of(usage: Mapping[str, Any], name: str) -> bool:
@@ -108,10 +116,10 @@ def _is_of(usage: Mapping[str, Any], name: str) -> bool:
 
 
 def _list_entries(client: Client, location: str, what: str) -> list[dict[str, Any]]:
-    provider = (
-        f"/subscriptions/{client.place.subscription_id}/providers/Microsoft.MachineLearningServices"
-    )
-    path = f"{provider}/locations/{location}/{what}"
+    """Return what the service lists for a region: its `vmSizes` or `usages`."""
+    subscription = f"/subscriptions/{client.place.subscription_id}"
+    provider = "providers/Microsoft.MachineLearningServices"
+    path = f"{subscription}/{provider}/locations/{location}/{what}"
     return client.items(path, api_version=COMPUTE)
 
 
@@ -153,18 +161,20 @@ def check(client: Client, plan: Plan, instance_type: str, labels: Labels) -> lis
         client.workspace  # noqa: B018 - asked for once, and kept
     except (Denied, TargetUnreachable) as error:
         message = f"cloudtrain could not query the workspace: {error.message}"
-        return [_finding("AZ902", message, error.hint)]
+        return [finding_of("AZ902", message, error.hint)]
     except NotThere as error:
-        return [_finding("AZ903", error.message, error.hint)]
+        return [finding_of("AZ903", error.message, error.hint)]
     except MissingExtra:
         raise  # `--ignore` cannot help here
     except CloudtrainError as error:
-        return [_finding("AZ901", error.message, error.hint)]
+        return [finding_of("AZ901", error.message, error.hint)]
+
     question = _Question(client, plan, instance_type, labels)
     checks = [_environment, *_places(question)]
     # Azure does not document how to ask for its machines
     if not question.body.is_on_virtual_cluster:
         checks.insert(0, _compute if question.body.compute else _serverless)
+
     findings: list[Finding] = []
     with ThreadPoolExecutor(max_workers=_THREADS) as pool:
         for answers in pool.map(lambda check: _answers(check, question), checks):
@@ -173,15 +183,17 @@ def check(client: Client, plan: Plan, instance_type: str, labels: Labels) -> lis
 
 
 def _answers(check: _Check, question: _Question) -> list[Finding]:
+    """Return the findings of a check. A failed query becomes a warning."""
     try:
         return list(check(question))
     except (Denied, TargetUnreachable) as error:
-        return [_finding("AZ902", f"a check could not be done: {error.message}", error.hint)]
+        return [finding_of("AZ902", f"a check could not be done: {error.message}", error.hint)]
     except TargetError as error:
-        return [_finding("AZ902", error.message, error.hint)]
+        return [finding_of("AZ902", error.message, error.hint)]
 
 
 def _compute(question: _Question) -> Iterator[Finding]:
+    """Check the compute that the job names."""
     compute_id = question.body.compute
     assert compute_id is not None, "the job names one"
     name = question.body.compute_name
@@ -192,8 +204,9 @@ def _compute(question: _Question) -> Iterator[Finding]:
         hint: str | None = did_you_mean(name, names)
         if not hint:
             hint = "make one with `az ml compute create`, or leave `compute` out"
-        yield _finding("AZ904", f"the workspace has no compute `{name}`", hint)
+        yield finding_of("AZ904", f"the workspace has no compute `{name}`", hint)
         return
+
     properties = compute["properties"]
     yield from _kind(question, name, properties)
     yield from _readiness(name, properties)
@@ -202,19 +215,21 @@ def _compute(question: _Question) -> Iterator[Finding]:
 
 
 def _kind(question: _Question, name: str, properties: Mapping[str, Any]) -> Iterator[Finding]:
+    """Report a compute that cannot run jobs, or not on several machines."""
     kind = properties.get("computeType")
     hint = "name a cluster, or leave `compute` out to run serverless"
     if kind not in _RUNS_JOBS:
-        yield _finding("AZ905", f"`{name}` is of the type {kind}, which runs no jobs", hint)
+        yield finding_of("AZ905", f"`{name}` is of the type {kind}, which runs no jobs", hint)
     elif kind == _INSTANCE and question.body.instances > 1:
         message = (
             f"`{name}` is a compute instance, which is one machine, and the job needs "
             f"{question.body.instances}"
         )
-        yield _finding("AZ905", message, hint, _COUNT)
+        yield finding_of("AZ905", message, hint, _COUNT)
 
 
 def _readiness(name: str, properties: Mapping[str, Any]) -> Iterator[Finding]:
+    """Report a compute that is broken or switched off."""
     state = properties.get("provisioningState")
     inner = mapping_at(properties, "properties")
     if state in _BROKEN:
@@ -228,37 +243,41 @@ def _readiness(name: str, properties: Mapping[str, Any]) -> Iterator[Finding]:
             f"`az ml compute show --name {name}` shows the reason; create it again, or name "
             "another one"
         )
-        yield _finding("AZ906", message, hint)
+        yield finding_of("AZ906", message, hint)
     elif properties.get("computeType") == _INSTANCE:
         own_state = inner.get("state")
         if own_state not in (None, "Running"):
             message = f"`{name}` is a compute instance that does not run: {own_state}"
-            yield _finding("AZ906", message, f"`az ml compute start --name {name}`")
+            yield finding_of("AZ906", message, f"`az ml compute start --name {name}`")
 
 
 def _message_of(error: Mapping[str, Any]) -> str:
+    """Return the message or the code of an error in one line; empty if it has neither."""
     inner = error.get("error") or error
     text = str(inner.get("message") or inner.get("code") or "")
     return " ".join(text.split())
 
 
 def _size(question: _Question, name: str, machines: Mapping[str, Any]) -> Iterator[Finding]:
+    """Report `machines` of another type than the plan's, or fewer of them than the job needs."""
     size = machines.get("vmSize")
     planned = question.instance_type
     if size and planned and size.lower() != planned.lower():
         message = f"the machines of `{name}` are {size}, and the job was planned for {planned}"
         row = instance_named("azureml", size)  # the service writes sizes in capitals
         hint = f"name the cluster's type (`{row.name if row else size}`), or another cluster"
-        yield _finding("AZ907", message, hint, _TYPE)
+        yield finding_of("AZ907", message, hint, _TYPE)
+
     most = value_at(machines, "scaleSettings", "maxNodeCount")
     count = question.body.instances
     if most is not None and count > most:
         message = f"`{name}` may have {most} instances, and the job needs {count}"
         hint = f"`az ml compute update --name {name} --max-instances {count}`, or ask for fewer"
-        yield _finding("AZ908", message, hint, _COUNT)
+        yield finding_of("AZ908", message, hint, _COUNT)
 
 
 def _serverless(question: _Question) -> Iterator[Finding]:
+    """Check the capacity for a serverless job. Of several regions, only the best counts."""
     body = question.body
     size = body.instance_type
     workspace = question.client.workspace
@@ -283,6 +302,7 @@ def _identity(question: _Question, owner: str, identities: Any) -> Iterator[Find
     identity = question.body.mapping("identity")
     if identity.get("identityType") != "Managed":
         return
+
     users = mapping_at(identities, "userAssignedIdentities")
     client = identity.get("clientId")
     resource = identity.get("resourceId")
@@ -301,14 +321,16 @@ def _identity(question: _Question, owner: str, identities: Any) -> Iterator[Find
             "assign it, or name another; `managed_identity_client_id` must be a client id, "
             "not an object id"
         )
-        yield _finding("AZ915", message, hint)
+        yield finding_of("AZ915", message, hint)
 
 
 def _environment(question: _Question) -> Iterator[Finding]:
+    """Report a registered environment that the workspace lacks, or the version of its label."""
     environment = question.body.environment
     uploads = {upload.destination for upload in question.plan.uploads}
     if environment in uploads or not environment.startswith("/subscriptions/"):
-        return  # the submit makes the former; the service checks those in registries
+        return  # the submit makes the uploaded ones; the service checks those in registries
+
     path = ("environment", "azureml")
     label = parse_label(environment)
     if label:
@@ -320,7 +342,7 @@ def _environment(question: _Question) -> Iterator[Finding]:
         name, _, version = environment.rpartition("/environments/")[2].partition("/versions/")
         message = f"the workspace has no environment `{name}` in the version `{version}`"
         hint = f"`az ml environment list --name {name}` shows its versions"
-        yield _finding("AZ912", message, hint, path)
+        yield finding_of("AZ912", message, hint, path)
 
 
 def _meaning(question: _Question, label: Labelled, code: str, path: ValuePath) -> Iterator[Finding]:
@@ -331,14 +353,15 @@ def _meaning(question: _Question, label: Labelled, code: str, path: ValuePath) -
     except NotThere:
         message = f"the workspace has no {noun} `{label.name}`"
         hint = f"`az ml {noun} list` shows what there is"
-        yield _finding(code, message, hint, path)
+        yield finding_of(code, message, hint, path)
     else:
         message = f"`{label.name}@latest` is the version `{version}` now"
         hint = f"write `azureml:{label.name}:{version}` to keep it"
-        yield _finding("AZ916", message, hint, path)
+        yield finding_of("AZ916", message, hint, path)
 
 
 def _places(question: _Question) -> Iterator[_Check]:
+    """Yield a check for each asset or datastore that the inputs and outputs name."""
     workspace = question.client.place.workspace_id
     things = set[str]()
     for kind, code in (("inputs", "AZ913"), ("outputs", "AZ914")):
@@ -353,6 +376,7 @@ def _places(question: _Question) -> Iterator[_Check]:
 
 
 def _thing(uri: str, workspace: str) -> str | None:
+    """Return the id of the asset or datastore in an address; None if it names neither."""
     if uri.startswith("/subscriptions/"):
         return uri
     try:
@@ -365,11 +389,14 @@ def _thing(uri: str, workspace: str) -> str | None:
 
 
 def _exists(thing: str, code: str, path: ValuePath) -> _Check:
+    """Return a check that reports a missing `thing` (an id) as `code`."""
+
     def look(question: _Question) -> Iterator[Finding]:
         label = parse_label(thing)
         if label:
             yield from _meaning(question, label, code, path)
             return
+
         inside = thing.partition("/workspaces/")[2].partition("/")[2]
         kind, _, name = inside.partition("/")
         try:
@@ -382,7 +409,7 @@ def _exists(thing: str, code: str, path: ValuePath) -> _Check:
                 command += f" --name {asset}"
                 name = f"{asset}:{version}"
             message = f"the workspace has no {noun} `{name}`"
-            yield _finding(code, message, f"`{command}` shows what there is", path)
+            yield finding_of(code, message, f"`{command}` shows what there is", path)
 
     return look
 
@@ -393,10 +420,6 @@ _NOUNS = {
     "environments": "environment",
     "models": "model",
 }
-
-
-def _finding(code: str, message: str, hint: str | None, path: ValuePath = ()) -> Finding:
-    return Finding(code, level_of(code), message, hint, path)
 
 
 # Refresh the catalogue for a workspace's region: sizes with prices, quota, and facts from
@@ -422,6 +445,7 @@ def refresh(client: Client, *, folder: Path, date: str) -> Refreshed:
             notes.append(f"{without}: {error.message}")
             return None
 
+    # only the sizes are indispensable
     sizes = _list_entries(client, location, "vmSizes")
     usages = if_allowed(lambda: _list_entries(client, location, "usages"), "without the quota")
     skus_path = f"/subscriptions/{client.place.subscription_id}/providers/Microsoft.Compute/skus"
@@ -430,6 +454,7 @@ def refresh(client: Client, *, folder: Path, date: str) -> Refreshed:
         lambda: client.items(skus_path, api_version=SKUS, query=here),
         "the InfiniBand of sizes that are new is guessed from their names",
     )
+
     table = overlay_of(sizes, usages or (), skus, date=date, location=location)
     about = f"Azure ML's VM sizes in {location}, asked on {date}"
     file = write_refreshed(folder, "azureml", table, about=about)

@@ -11,10 +11,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from cloudtrain.documents.document import load_toml
+from cloudtrain.documents.document import load_table
 from cloudtrain.errors import NameTaken, TargetError, TargetUnreachable
 from cloudtrain.rules.engine import value_at
-from cloudtrain.targets.azureml.catalogue import DATA
 from cloudtrain.targets.azureml.settings import AzureMLAccount
 from cloudtrain.targets.common.services import Denied, Expired, NotThere
 
@@ -37,12 +36,13 @@ _KINDS: Mapping[str, type[TargetError]] = {
     for kind in (Denied, Expired, NameTaken, NotThere, TargetError, TargetUnreachable)
 }
 
-_ROWS: dict[str, Row] = load_toml((DATA / "errors.toml").read_text("utf-8"))
+_ROWS: dict[str, Row] = load_table(__file__, "../data/errors.toml")
 """The errors that replace Azure's. `_make_error` fills in the fields of their texts, such as
 `{said}`."""
 
 
 def _by(column: str) -> dict[Any, Row]:
+    """Map each value in a column of the table to its row."""
     return {key: row for row in _ROWS.values() for key in row.get(column, ())}
 
 
@@ -57,6 +57,7 @@ _ACTION = re.compile(r"perform(?:ing)? (?:the )?action '(?P<action>[^']+)'")
 
 
 def translate_error(error: Exception, call: RefusedCall) -> TargetError:
+    """Return cloudtrain's error for an exception of Azure's packages."""
     status = getattr(error, "status_code", None)
     text = str(getattr(error, "message", None) or error)
     if status is not None:
@@ -80,7 +81,8 @@ def _row_of_exception(error: Exception) -> Row | None:
 
 
 def refusal_error(status: int, body: object, call: RefusedCall) -> TargetError:
-    """`body` is the answer's JSON data, or None."""
+    """Return cloudtrain's error for an answer with a `status` of 300 or more. `body` is its JSON
+    data, or None."""
     error = error_fields(body)
     message = str(error.get("message") or error.get("Message") or "")
     # Of a body with a wrong field, only the details name the field (recorded March 2026).
@@ -94,6 +96,7 @@ def refusal_error(status: int, body: object, call: RefusedCall) -> TargetError:
 
 
 def _row_of(status: int, codes: list[str], message: str) -> Row:
+    """Return the row of a specific code, or else of the message, the status or a general code."""
     known_codes = [code for code in codes if code in CODES]
     if known_codes and known_codes[-1] not in _GENERAL:
         return CODES[known_codes[-1]]
@@ -111,6 +114,7 @@ def _row_of(status: int, codes: list[str], message: str) -> Row:
 
 
 def _matching(column: str, text: str) -> Row | None:
+    """Return the first row whose pattern in a column the text contains."""
     for row in _ROWS.values():
         if column in row and re.search(row[column], text):
             return row
@@ -150,6 +154,7 @@ def _codes(error: object) -> Iterator[str]:
 
 
 def _make_error(row: Row, message: str, call: RefusedCall) -> TargetError:
+    """Fill in the texts of a row. `message` is Azure's."""
     action = _ACTION.search(message)
     said = " ".join(message.split()).rstrip(".")
     if len(said) > _LONGEST:
@@ -165,6 +170,7 @@ def _make_error(row: Row, message: str, call: RefusedCall) -> TargetError:
         "scope": call.place.workspace_id,  # of a role assignment
         "login": call.login,
     }
+
     kind = _KINDS[row["kind"]]
     hint = row.get("hint", "").format(**values) or None
     return kind(row["message"].format(**values), hint=hint)

@@ -36,7 +36,8 @@ from cloudtrain.targets.azureml.service.status import (
 from cloudtrain.targets.azureml.service.transfer import download as download_results
 from cloudtrain.targets.azureml.service.transfer import fetch_code, make_asset, upload_data
 from cloudtrain.targets.azureml.settings import AzureML, AzureMLAccount, account_of
-from cloudtrain.targets.common.services import Denied, NotThere, Pace, contains, follow
+from cloudtrain.targets.common.services import Denied, NotThere, Pace, contains
+from cloudtrain.targets.common.services import follow as follow_log
 from cloudtrain.targets.contract import BundleWriter, ByteProgress
 
 if TYPE_CHECKING:
@@ -129,8 +130,8 @@ class AzureMLService:
         return self._ours(ref)
 
     def withdraw(self, ref: RunRef) -> bool:
-        """Send nothing else: an earlier request to create the run has arrived by now, or is
-        lost."""
+        """Return whether the run does not exist. Nothing is sent to the service: an earlier request
+        to create the run has arrived by now, or is lost."""
         return not self.has(ref)
 
     def status(self, ref: RunRef) -> RunStatus:
@@ -151,9 +152,9 @@ class AzureMLService:
     ) -> Iterator[LogLine]:
         job = self._job(ref)
         log = self._log(ref, job, rank=rank, instance=instance)
-        if follow:
-            return self._follow(ref, job, log, on_status)
-        return self._so_far(ref, log, on_status)
+        # Only a status that is read once explains a failure by the log.
+        look = partial(self._status, ref, job) if follow else partial(self.status, ref)
+        return follow_log(log, look, on_status, self._pace, to_end=follow)
 
     def stop(self, ref: RunRef) -> None:
         if is_ending(self._job(ref)):
@@ -199,6 +200,7 @@ class AzureMLService:
         return account
 
     def _job(self, ref: RunRef) -> dict[str, Any]:
+        """Return the service's description of the job. Raises `RunNotFound` without one."""
         job = self._find(ref)
         if job is None:
             workspace = self._at(ref.place).place.workspace
@@ -208,6 +210,8 @@ class AzureMLService:
         return job
 
     def _find(self, ref: RunRef) -> dict[str, Any] | None:
+        """Return the service's description of the job, always with `properties`; None without
+        one."""
         try:
             job: dict[str, Any] = self._at(ref.place).get(f"jobs/{ref.name}", api_version=JOB)
         except NotThere:
@@ -215,7 +219,7 @@ class AzureMLService:
         return {**job, "properties": job.get("properties") or {}}
 
     def _ours(self, ref: RunRef, request: Mapping[str, Any] | None = None) -> bool:
-        """Return whether the job exists and cloudtrain created it."""
+        """Return whether the job exists. Raises `NameTaken` if somebody else created it."""
         job = self._find(ref)
         if job is None:
             return False
@@ -234,6 +238,7 @@ class AzureMLService:
         return status_of(job, details, price, time.time())
 
     def _details(self, ref: RunRef) -> dict[str, Any]:
+        """Return the run history's description of the run; empty if there is none."""
         try:
             details: dict[str, Any] = self._at(ref.place).history(f"runs/{ref.name}/details")
         except (NotThere, Denied):
@@ -243,28 +248,9 @@ class AzureMLService:
     def _log(self, ref: RunRef, job: Mapping[str, Any], **only: int | None) -> RunLog:
         return RunLog(self._stores(ref.place), ref.name, Body(job), **only)
 
-    def _follow(
-        self,
-        ref: RunRef,
-        job: Mapping[str, Any],
-        log: RunLog,
-        on_status: Callable[[RunStatus], None] | None,
-    ) -> Iterator[LogLine]:
-        yield from follow(log, lambda: self._status(ref, job), on_status, self._pace)
-        yield from log.rest()
-
-    def _so_far(
-        self, ref: RunRef, log: RunLog, on_status: Callable[[RunStatus], None] | None
-    ) -> Iterator[LogLine]:
-        status = self.status(ref)
-        if on_status is not None:
-            on_status(status)
-        yield from log.new_lines()
-        if status.state.is_final:
-            yield from log.rest()
-
 
 def _cluster(client: Client, compute: str) -> Mapping[str, Any] | None:
+    """Return the description of a compute; None if it is missing or must not be read."""
     try:
         cluster: Mapping[str, Any] = client.get(compute, api_version=COMPUTE)
     except (NotThere, Denied):

@@ -12,10 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from cloudtrain.documents.document import load_toml
+from cloudtrain.documents.document import load_table
 from cloudtrain.errors import TargetError
 from cloudtrain.job.model import format_duration
 from cloudtrain.machines.overlay import Overlay, type_named
@@ -95,6 +94,7 @@ def reason_of(error: object) -> Reason:
     lines = [line.rstrip() for line in body.splitlines() if line.strip()]
     code = _EXIT_CODE.search(message)
     file = _FILE.search(body)
+
     parts = _IN_PARTS.search(body)
     if parts:
         kind = parts["code"]
@@ -113,6 +113,7 @@ def reason_of(error: object) -> Reason:
             text += f": {cause}"
     if kind not in _PLAIN and kind not in text:
         text = f"{kind}: {text}" if text else kind
+
     return Reason(
         text=shorten_line(text) or _UNKNOWN,
         details=tuple(lines[-_DETAILS:]) if len(lines) > 1 else (),
@@ -132,6 +133,7 @@ def explain(status: RunStatus, log: RunLog) -> RunStatus:
         return status
     if end is None:
         return status
+
     reason = status.reason or _UNKNOWN
     if end.error not in reason:
         reason = f"{reason}: {end.error}"
@@ -150,11 +152,13 @@ class _End(NamedTuple):
 
 
 def _first_failure(log: RunLog, file_name: str | None) -> _End | None:
-    """Ranks that only lost their connection to another rank are chosen last, because such an error
+    """Return the end of the log of the rank that failed first; None if no log contains an error.
+
+    Ranks that only lost their connection to another rank are chosen last, because such an error
     often appears before the error that caused it. Among the others, the log that the service names
     (`file_name`) is chosen, or else the log that ended first."""
 
-    def suspicion(end: _End) -> tuple[bool, bool, float]:
+    def order(end: _End) -> tuple[bool, bool, float]:
         last_lines = "\n".join(end.lines[-6:])
         is_consequence = PEER_LOST.search(last_lines) is not None
         return (is_consequence, end.file.name != file_name, end.last_modified)
@@ -162,18 +166,19 @@ def _first_failure(log: RunLog, file_name: str | None) -> _End | None:
     ends = _ends(log, log.streams[:_FILES])
     if not ends:
         ends = _ends(log, log.system_files[:_AT_ONCE])
-    return min(ends, key=suspicion, default=None)
+    return min(ends, key=order, default=None)
 
 
 def _ends(log: RunLog, files: Sequence[LogFile]) -> list[_End]:
+    """Return the ends of the files that contain an error."""
     ends = []
     with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
         tails = pool.map(lambda file: log.tail(file, _TAIL), files)
-        for file, (mtime, lines) in zip(files, tails, strict=True):
+        for file, (last_modified, lines) in zip(files, tails, strict=True):
             error = error_in(lines)
             if error is not None:
-                text = [line for line in lines if line.strip()]
-                ends.append(_End(file, mtime, text, error))
+                full_lines = [line for line in lines if line.strip()]
+                ends.append(_End(file, last_modified, full_lines, error))
     return ends
 
 
@@ -193,7 +198,7 @@ def _unpack(message: str) -> str:
 
 # State, times, reason and cost.
 
-_TABLES = load_toml(Path(__file__).with_name("states.toml").read_text("utf-8"))
+_TABLES = load_table(__file__, "states.toml")
 STATES: dict[str, RunState] = {word: RunState(ours) for word, ours in _TABLES["states"].items()}
 _WHY: dict[str, str] = _TABLES["reasons"]
 
@@ -216,11 +221,11 @@ def is_ending(job: Mapping[str, Any]) -> bool:
 
 
 def status_of(
-    job: Mapping[str, Any], details: Mapping[str, Any], hourly: float | None, now: float
+    job: Mapping[str, Any], details: Mapping[str, Any], price: float | None, now: float
 ) -> RunStatus:
     """`job` is the resource manager's description, `details` the run history's (empty if it lacks
-    the run). `hourly` is the price of all the job's machines in US dollars. `now` counts for jobs
-    that have not ended yet. Raises `TargetError` if neither has a state."""
+    the run). `price` is that of all the job's machines, in US dollars an hour. `now` counts for
+    jobs that have not ended yet. Raises `TargetError` if neither has a state."""
     word = details.get("status") or job["properties"].get("status")
     if word is None:
         message = (
@@ -229,6 +234,7 @@ def status_of(
         )
         hint = "ask for access to the workspace's run history, or name the pipeline's own job"
         raise TargetError(message, hint=hint)
+
     state = state_of(word)
     creation_time = seconds(details.get("createdTimeUtc")) or _created_at(job)
     start_time = seconds(details.get("startTimeUtc"))
@@ -246,12 +252,13 @@ def status_of(
         page=_page(job),
     )
     status = _with_reason(status, job, details)
+
     if start_time is None or (end_time is None and state.is_final):
         return status
     # A cluster's idle minutes before and after the job do not count.
     last_time = now if end_time is None else end_time
     billable = max(0.0, last_time - start_time)
-    cost = None if hourly is None else over(hourly, billable)
+    cost = None if price is None else over(price, billable)
     return replace(status, billable_seconds=billable, cost=cost)
 
 
@@ -263,15 +270,16 @@ def listed_status(job: Mapping[str, Any]) -> RunStatus:
 
 
 def seconds(moment: str | None) -> float | None:
-    """A time of the service has up to seven decimal places. None for a text of another form."""
+    """Return a time of the service, which has up to seven decimal places, as seconds since the
+    epoch. None for a text of another form."""
     match = _MOMENT.fullmatch(moment or "")
     if match is None:
         return None
     zone = (match["zone"] or "Z").replace("Z", "+00:00")
     if ":" not in zone:
         zone = f"{zone[:3]}:{zone[3:]}"
-    whole = datetime.fromisoformat(match["seconds"] + zone)
-    return whole.timestamp() + float(match["fraction"] or 0)
+    start = datetime.fromisoformat(match["seconds"] + zone)
+    return start.timestamp() + float(match["fraction"] or 0)
 
 
 def _created_at(job: Mapping[str, Any]) -> float | None:
@@ -287,6 +295,7 @@ def _page(job: Mapping[str, Any]) -> str | None:
 def _transitions(
     word: str, creation_time: float | None, start_time: float | None, end_time: float | None
 ) -> tuple[Transition, ...]:
+    """Return the states of a run with their times. `word` is the service's state now."""
     if creation_time is None:
         return ()
     if start_time is None:
@@ -306,12 +315,13 @@ def _transitions(
 def _with_reason(
     status: RunStatus, job: Mapping[str, Any], details: Mapping[str, Any]
 ) -> RunStatus:
+    """Add why a run failed, was stopped, or waits."""
     error = details.get("error")
     if status.state is RunState.FAILED:
         why = reason_of(error)
         return replace(status, reason=why.text, details=why.details, exit_code=why.exit_code)
     if status.state is RunState.STOPPED:
-        reason = _limit(status, job)
+        reason = _limit_note(status, job)
         if reason is None and error:
             reason = reason_of(error).text
         return replace(status, reason=reason)
@@ -323,7 +333,7 @@ def _with_reason(
     return status
 
 
-def _limit(status: RunStatus, job: Mapping[str, Any]) -> str | None:
+def _limit_note(status: RunStatus, job: Mapping[str, Any]) -> str | None:
     """Return a note if a job reached its time limit, else None."""
     limit = Body(job).max_runtime
     if not limit or status.started is None or status.ended is None:
@@ -345,14 +355,16 @@ def hourly_price(
     cluster_of: ClusterOf,
     overlay: Overlay,
 ) -> float | None:
-    """In US dollars, for all instances; None if unknown, as it is for spot capacity. `cluster_of`
-    is called only if both `details` and the job's body, `properties`, lack the machines."""
+    """Return the price in US dollars for all instances; None if unknown, as it is for spot
+    capacity. `cluster_of` is called only if both `details` and the job's body, `properties`, lack
+    the machines."""
     resources = mapping_at(properties, "resources")
     machines = mapping_at(details, "compute")
     count = int(machines.get("instanceCount") or resources.get("instanceCount") or 1)
     priority = machines.get("priority") or value_at(properties, "queueSettings", "jobTier")
     compute = properties.get("computeId") or ""
     instance_type = machines.get("vmSize")
+
     if not instance_type:
         if "/computes/" in compute and not compute.endswith("/serverless"):
             cluster = mapping_at(cluster_of(compute), "properties", "properties")
@@ -360,6 +372,7 @@ def hourly_price(
             priority = cluster.get("vmPriority")
         else:
             instance_type = resources.get("instanceType")
+
     tier = str(priority or "").replace("_", "").lower()
     if not instance_type or tier in ("spot", "lowpriority"):
         return None

@@ -73,8 +73,9 @@ class AzureMLTuner(AzureMLService, Tuner):
             children = client.items(url, api_version=HISTORY)
         except NotThere:
             return []  # the run history shows a new job with a delay
+
         rows = [row for row in children if not row["runId"].endswith(_NOT_A_TRIAL)]
-        rows.sort(key=lambda row: (len(row["runId"]), row["runId"]))
+        rows.sort(key=lambda row: (len(row["runId"]), row["runId"]))  # `_9` before `_10`
         experiments = {row["experimentId"] for row in rows if row.get("experimentId")}
         metrics = self._metrics(ref, experiments)
         return [
@@ -99,7 +100,7 @@ class AzureMLTuner(AzureMLService, Tuner):
             "max_results": _PAGE,
         }
         metrics: dict[str, dict[str, float]] = {}
-        while experiments:
+        while experiments:  # a sweep that has not started yet has none
             page = client.post(address, query)
             for run in page.get("runs") or ():
                 rows = value_at(run, "data", "metrics") or ()
@@ -113,6 +114,8 @@ class AzureMLTuner(AzureMLService, Tuner):
 def _trial(
     number: int, row: Mapping[str, Any], metrics: Mapping[str, float], objective: Objective | None
 ) -> Trial:
+    """Return a trial from its run. Without a finite value of the objective, a completed trial
+    counts as failed."""
     state = state_of(row.get("status") or "")
     reason = None
     metric = objective.metric if objective is not None else ""
@@ -179,13 +182,13 @@ def fetch_original(
     workspace = workspace_of(place, account_of(settings, environ, Path.cwd()))
     client = Client(workspace, environ)
     try:
-        # older ones leave out fields of a body
+        # older versions of the API leave out fields of a body
         document = client.get(f"jobs/{name}", api_version=SUBMIT)
     except NotThere:
         message = f"the workspace `{client.place.workspace}` has no job `{name}`"
         hint = "`cloudtrain ps --target azureml` lists the workspace's jobs"
         raise UsageError(message, hint=hint, code="CT974") from None
-    # as the service answers for a pipeline's step (recorded 2022)
+    # The service answers so for a pipeline's step (recorded 2022).
     if not document.get("properties"):
         message = f"Azure ML does not show the body of `{name}`, a step of a pipeline"
         raise UsageError(message, hint=_FILE, code="CT981")
@@ -194,18 +197,20 @@ def fetch_original(
         raise UsageError(f"`{name}` is a pipeline, not a single job", hint=_FILE, code="CT981")
 
     original = originals[0]
-    own = dict(original.settings)
+    own_settings = dict(original.settings)
     for key in ("credential", "cloud"):
         value = getattr(client.place, key)
         if value:
-            own[key] = value
+            own_settings[key] = value
+
     code_id = text_at(original.request, "properties", "codeId").removeprefix("azureml:")
     code = _code(client, code_id) if code_id.startswith("/subscriptions/") else None
-    return replace(original, kind=f"the job {name}", settings=own, code=code)
+    return replace(original, kind=f"the job {name}", settings=own_settings, code=code)
 
 
 def _code(client: Client, code_id: str) -> bytes | None:
-    """None if the files are missing, too large, or the user may not read them."""
+    """Return the job's code as an archive; None if the files are missing or too large, or the user
+    may not read them."""
     with TemporaryDirectory(prefix="cloudtrain-") as scratch:
         try:
             folder = fetch_code(Blobs(client), code_id, Path(scratch, "code"))

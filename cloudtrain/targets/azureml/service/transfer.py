@@ -88,9 +88,9 @@ def upload_code(
 
 
 def upload_folder(client: Client, folder: str, sha256: str, bundle: BundleWriter) -> str:
-    """Return the address of the copy in the workspace's own storage, which is named by `sha256`,
-    the hash of its content. It ends with a slash, as azure-ai-ml 1.35.2 writes the addresses of
-    build contexts."""
+    """Upload a folder of a bundle to the workspace's own storage, under the name `sha256`, the hash
+    of its content. Return its address, which ends with a slash, as azure-ai-ml 1.35.2 writes the
+    addresses of build contexts."""
     blobs = Blobs(client)
     place = f"cloudtrain/folders/{sha256}"
     with _unpack(bundle) as source:
@@ -106,9 +106,9 @@ def upload_folder(client: Client, folder: str, sha256: str, bundle: BundleWriter
 
 
 def upload_data(client: Client, item: Upload, on_bytes: ByteProgress | None) -> bool:
-    blobs = Blobs(client)
+    """Upload data of this machine; return False if it is there already."""
     where = place_of(item.destination, client.place.workspace_id)
-    home = blobs.container(where)
+    home = Blobs(client).container(where)
     folder = where.path
 
     def list_files() -> dict[str, int]:
@@ -139,6 +139,7 @@ def _put(container: Any, name: str, file: DataFile, report: Report) -> None:
 
 @contextmanager
 def _unpack(bundle: BundleWriter) -> Iterator[Path]:
+    """Unpack a bundle into a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="cloudtrain-") as folder:
         archive = Path(folder, "bundle.tar.gz")
         source = Path(folder, "code")
@@ -153,7 +154,7 @@ def _unpack(bundle: BundleWriter) -> Iterator[Path]:
 
 def _files(folder: Path) -> list[DataFile]:
     """Return every file below a folder. Links become copies of their targets, because blobs have no
-    links."""
+    links. Raises `TargetError` for a name that no blob can have."""
     files = list(files_below(folder))
     for file in files:
         try:
@@ -194,7 +195,7 @@ def _send(
 
         with blobs.translating(file.path):
             _put(container, f"{folder}/{file.path}", file, report)
-        count(file.path, file.size)
+        count(file.path, file.size)  # also for an empty file, of which nothing is reported
 
     run_concurrently(_FILES_AT_ONCE, send, files)
 
@@ -234,10 +235,12 @@ def download(blobs: Blobs, job: Mapping[str, Any], path: str, destination: Path)
     file, such as `model/weights.pt`."""
     results = Results(blobs, job)
     path = results.check_path(path.strip("/"))
+
     files: dict[str, File] = {}
     for file in results.files(path):
         name = _behind(file.name, path) or file.name.rpartition("/")[2]
         files.setdefault(name, file)
+
     if not files and path:
         names = ", ".join(f"`{name}/`" for name in results.names)
         message = f"the run wrote nothing to `{path}`"
@@ -246,8 +249,9 @@ def download(blobs: Blobs, job: Mapping[str, Any], path: str, destination: Path)
 
 
 def fetch_code(blobs: Blobs, code_id: str, destination: Path) -> Path:
-    """`destination` is created. Raises `NotThere` if the asset does not exist, and `TargetError` if
-    the user may not read its files, or a file's path is not allowed."""
+    """Copy the files of a code asset into `destination`, which is created, and return it. Raises
+    `NotThere` if the asset does not exist, and `TargetError` if the user may not read its files, or
+    a file's path is not allowed."""
     asset = blobs.client.get(code_id, api_version=CODE)
     address = str(asset["properties"]["codeUri"]).partition("?")[0]
     container_url, root = code_folder(address)
@@ -313,16 +317,20 @@ class Results:
         names = [name for name in self._places if _overlap(name, path)]
         for name in names:
             yield from self._output(name, _behind(path, name) or "")
+
         is_inside_one = any(_behind(path, name) is not None for name in names)
         if _overlap(OUTPUTS, path) and not is_inside_one:
             where = artifact_place(self._workspace, self._run, f"{OUTPUTS}/")
             yield from self._at(OUTPUTS, where, _behind(path, OUTPUTS) or "")
+
         if _overlap(LOGS, path):
             for file in self._logs():
                 if _behind(file.name, path) is not None:
                     yield file
 
     def _output(self, name: str, rest: str) -> Iterator[File]:
+        """Yield the files of an output below the path `rest`, from its default place or else from
+        the one that the service chose."""
         where = place_of(self._places[name], self._workspace)
         files = list(self._at(name, where, rest))
         if files:
@@ -345,11 +353,13 @@ class Results:
         return place_of(uri, self._workspace) if uri else None
 
     def _at(self, name: str, where: Where, rest: str) -> Iterator[File]:
+        """Yield the files of the result `name` at a place, below the path `rest`."""
         container = self._blobs.container(where)
         root = where.path.rstrip("/")
         blobs = container.sizes(f"{root}/{rest}" if root else rest)
-        if not blobs and root and not rest:
+        if not blobs and root and not rest:  # the place may be a file
             blobs = container.sizes(root)
+
         for blob in blobs:
             below = root.rpartition("/")[2] if blob == root else _behind(blob, root)
             if below and _behind(below, rest) is not None:
@@ -379,10 +389,12 @@ def _behind(name: str, folder: str) -> str | None:
 
 
 def _overlap(one: str, other: str) -> bool:
+    """Return whether one of two paths contains the other."""
     return _behind(one, other) is not None or _behind(other, one) is not None
 
 
 def _fetch(file: File, place: Path, check: Check) -> None:
+    """Copy a file to a place. Raises `TargetError` if it changes during each attempt."""
     for _ in range(_TRIES):
         if _copy(file, place, check):
             return
@@ -445,6 +457,7 @@ def make_asset(
     if item.folder is not None:
         folder = upload_folder(client, item.folder, item.sha256, bundle)
         text = text.replace(FOLDER, folder)
+
     api_version = _VERSIONS[item.kind]
     try:
         client.send("PUT", item.destination, api_version=api_version, content=text.encode())
@@ -468,7 +481,8 @@ def make_asset(
 
 
 def _is_there(client: Client, item: Upload) -> bool:
-    """An existing asset is complete, because it is created after all its files."""
+    """Return whether an asset exists. It is then complete, because it is created after all its
+    files. Raises `TargetError` if its content is not what its name says."""
     try:
         asset = client.get(item.destination, api_version=_VERSIONS[item.kind])
     except NotThere:
