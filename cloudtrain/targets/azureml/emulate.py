@@ -275,7 +275,9 @@ def _stage(job: TrainingJob, target: LocalSettings, context: CompileContext) -> 
     environment = job.environment.model_copy(update={"requirements": None})
     local_job = local_job.model_copy(update={"environment": environment})
     azureml_context = context._replace(account=ACCOUNT)
-    plan = problems.collect_from(lambda: compile_azureml(local_job, AzureML(), azureml_context), None)
+    plan = problems.collect_from(
+        lambda: compile_azureml(local_job, AzureML(), azureml_context), None
+    )
     if problems or plan is None:
         raise JobError(without_echoes(problems))
 
