@@ -137,7 +137,6 @@ class Fields:
         place[name] = value
 
     def remaining_paths(self) -> list[str]:
-        """Return the dotted paths of the unused fields, sorted."""
         return sorted(_leaves(self._unused))
 
 

@@ -320,7 +320,6 @@ class RunOutput:
 
     @property
     def restarts(self) -> int:
-        """How often the ranks were restarted."""
         return self._finder.restarts
 
     def resume(self) -> None:

@@ -66,9 +66,10 @@ class LocalReading(Reading):
         return LaunchSpecification.from_json(self.plan.request)
 
     @cached_property
-    def _emulated(self) -> Reading | None:
+    def _of_service(self) -> Reading:
+        """The reading of the emulated service; without emulation, one that reads the job alone."""
         if self.emulate is None:
-            return None
+            return Reading(self.target, self.job, self.account, self.plan, self.processing)
         return target_of(self.emulate).read(
             self.job, None, self.account, self.plan, self.processing
         )
@@ -79,22 +80,20 @@ class LocalReading(Reading):
 
     @property
     def distribution_key(self) -> str:  # type: ignore[override]  # of the emulated service
-        return self._emulated.distribution_key if self._emulated is not None else "distribution"
+        return self._of_service.distribution_key
 
     @property
     # of the emulated service
     def paths(self) -> Mapping[ValuePath, KeysOf]:  # type: ignore[override]
-        return self._emulated.paths if self._emulated is not None else {}
+        return self._of_service.paths
 
     @property
     def parameters(self) -> Mapping[str, Any]:
-        return self._emulated.parameters if self._emulated is not None else self.job.hyperparameters
+        return self._of_service.parameters
 
     @property
     def variables(self) -> Mapping[str, str]:
-        if self._emulated is None:
-            return self.job.environment.variables
-        return self._emulated.variables
+        return self._of_service.variables
 
     @cached_property
     def places(self) -> Sequence[DataPlace]:

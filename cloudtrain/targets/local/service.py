@@ -484,7 +484,6 @@ class LocalService(Service):
 
 
 def _is_taken_over(folder: RunFolder) -> bool:
-    """Return whether a supervisor has taken over the run."""
     return os.path.exists(folder.status)
 
 

@@ -52,7 +52,6 @@ def _local_rules(local: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def emulated_targets() -> list[str]:
-    """Return the names of the targets that this machine can emulate."""
     return [target.name for target in all_targets() if has_part(target, Emulator)]
 
 

@@ -96,8 +96,6 @@ class Ending:
 
 
 class Supervisor:
-    """Starts, watches and ends the processes of one run."""
-
     def __init__(
         self, folder: RunFolder, lock: ProcessLock, umask: int, *, is_queued: bool = False
     ) -> None:

@@ -155,11 +155,9 @@ class EmulatedJob:
         return f"{self.run_dir}/hosts/{host.name}/opt/ml"
 
     def request_of(self, host: Host) -> JsonObject:
-        """Return the request with the paths of one host."""
         return relocate_request(self.request, self.root(host))
 
     def gpus(self, host: Host) -> int:
-        """Return the number of this machine's GPUs that a host gets."""
         return len(self._gpu_share(host))
 
     def _gpu_share(self, host: Host) -> tuple[str, ...]:

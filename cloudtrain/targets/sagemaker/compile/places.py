@@ -231,7 +231,6 @@ def inputs(job: ProcessingJob, code_uri: str | None) -> list[JsonObject]:
 
 
 def _input(name: str, uri: str, item: ProcessingInput) -> JsonObject:
-    """Return a row of `ProcessingInputs`."""
     place = {
         "S3Uri": uri,
         "LocalPath": _folder("input", name, item),

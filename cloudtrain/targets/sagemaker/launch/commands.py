@@ -278,7 +278,6 @@ def command(setup: HostSetup) -> ToolkitCommand:
 
 
 def _alone(setup: HostSetup) -> ToolkitCommand:
-    """Return the script itself, without a launcher."""
     argv = program(setup)
     return ToolkitCommand("process", argv, program=argv)
 

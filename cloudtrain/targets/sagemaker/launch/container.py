@@ -64,7 +64,6 @@ class HostSetup:
 
     @cached_property
     def start(self) -> Start:
-        """How the request starts its processes."""
         return Start(self.request, self.container)
 
     @cached_property

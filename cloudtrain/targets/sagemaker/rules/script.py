@@ -172,7 +172,6 @@ def _has_unnamed_requirements(subject: Subject) -> bool:
 
 
 def _files(subject: Subject) -> set[str]:
-    """Return the paths of the files in the bundle."""
     return {entry.path for entry in subject.tree.entries}
 
 

@@ -179,7 +179,6 @@ def state_of(primary: str, secondary: str | None) -> RunState:
 
 
 def job_state(description: JsonMapping, kind: JobKind) -> RunState:
-    """Return the state of a described or listed job."""
     return state_of(description[kind.status], description.get("SecondaryStatus"))
 
 
@@ -310,7 +309,6 @@ def _duration(seconds: int | None) -> str:
 
 
 def seconds(moment: datetime | None) -> float | None:
-    """Return a time in seconds since the epoch."""
     return None if moment is None else moment.timestamp()
 
 
