@@ -313,10 +313,14 @@ def load_toml(text: str) -> dict[str, Any]:
     return data
 
 
+def load_table(module_file: str, name: str) -> dict[str, Any]:
+    """Return the values of the TOML file `name` in the folder of a module, its `__file__`."""
+    return load_toml(Path(module_file).with_name(name).read_text("utf-8"))
+
+
 def parser_hints(language: str) -> dict[str, str]:
     """Map messages of the parser of a language, or parts of these messages, to hints."""
-    table = load_toml(Path(__file__).with_name("hints.toml").read_text("utf-8"))
-    hints: dict[str, str] = table[language]
+    hints: dict[str, str] = load_table(__file__, "hints.toml")[language]
     return hints
 
 
