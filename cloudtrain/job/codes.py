@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 from typing import NamedTuple
 
-from cloudtrain.documents.document import load_toml
+from cloudtrain.documents.document import load_table
 
 
 class ErrorCode(NamedTuple):
@@ -23,7 +22,7 @@ class ErrorCode(NamedTuple):
 @cache
 def error_codes() -> Mapping[str, ErrorCode]:
     """Return every code that an error of cloudtrain can have."""
-    table = load_toml(Path(__file__).with_name("codes.toml").read_text("utf-8"))
+    table = load_table(__file__, "codes.toml")
     codes = {}
     for code, entry in table.items():
         explanation = " ".join(entry["explanation"].split())

@@ -5,12 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, JsonValue
 
-from cloudtrain.documents.document import load_toml
+from cloudtrain.documents.document import load_table
 from cloudtrain.errors import Problem, ValidNames, did_you_mean
 from cloudtrain.job.model import Count, Model, all_at_once
 from cloudtrain.job.nodes import KeyProblem
@@ -50,7 +49,7 @@ class SMDDP(_Processes):
 def smp_parameters(version: int) -> frozenset[str]:
     """Return the names of the parameters that a version of `smp` reads, from the table
     `smp_parameters.toml`."""
-    table = load_toml(Path(__file__).with_name("smp_parameters.toml").read_text("utf-8"))
+    table = load_table(__file__, "smp_parameters.toml")
     return frozenset(table[str(version)].split())
 
 

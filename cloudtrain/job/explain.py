@@ -8,12 +8,11 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import BaseModel
 
-from cloudtrain.documents.document import Format, Unreadable, load_toml, read_document
+from cloudtrain.documents.document import Format, Unreadable, load_table, read_document
 from cloudtrain.documents.toml_json import toml_text
 from cloudtrain.errors import NearName, did_you_mean, dotted, shortened
 from cloudtrain.job.nodes import (
@@ -287,7 +286,7 @@ _WITH_CONTEXT: dict[str, Callable[[str, object, Mapping[str, object]], Wording]]
 def _wordings() -> Mapping[str, Wording]:
     """Map pydantic's name of an error to our text. Errors of type (`int_type`, ...) are explained
     by the node."""
-    table = load_toml(Path(__file__).with_name("wordings.toml").read_text("utf-8"))
+    table = load_table(__file__, "wordings.toml")
     return {kind: Wording(**texts) for kind, texts in table.items()}
 
 

@@ -320,7 +320,7 @@ def parse_duration(value: object) -> int:
             or more than 68 years.
     """
     if not isinstance(value, str):
-        return _checked(value, _number(value, _DURATION_WORDS), _DURATION_WORDS)
+        return _integer(value, _DURATION_WORDS)
     if not _DURATION.fullmatch(value):
         raise _DURATION_WORDS.wrong(f"{describe_value(value)} is not a duration")
     text = value.strip(" ")
@@ -339,7 +339,7 @@ def parse_size(value: object) -> int:
             than 8 EiB.
     """
     if not isinstance(value, str):
-        return _checked(value, _number(value, _SIZE_WORDS), _SIZE_WORDS)
+        return _integer(value, _SIZE_WORDS)
     match = _SIZE.match(value) if re.fullmatch(SIZE_PATTERN, value) else None
     if match is None:
         raise _SIZE_WORDS.wrong(f"{describe_value(value)} is not a size")
@@ -347,14 +347,13 @@ def parse_size(value: object) -> int:
     return _checked(value, size, _SIZE_WORDS)
 
 
-def _number(value: object, words: _Words) -> Decimal:
-    """Return the number that a user wrote without a unit, and refuse other values than
-    integers."""
+def _integer(value: object, words: _Words) -> int:
+    """Return a number without a unit, and refuse what is no integer or out of range."""
     if value is None:
         raise words.wrong(f"{words.kind} cannot be `null`")
     if isinstance(value, bool) or not isinstance(value, int):
         raise words.wrong(f"{describe_value(value)} is not {words.kind}")
-    return Decimal(value)
+    return _checked(value, Decimal(value), words)
 
 
 def _checked(value: object, number: Decimal, words: _Words) -> int:

@@ -6,14 +6,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from difflib import get_close_matches
-from pathlib import Path
 
-from cloudtrain.documents.document import load_toml
+from cloudtrain.documents.document import load_table
 from cloudtrain.errors import NearName
 from cloudtrain.job.nodes import SchemaNode
 from cloudtrain.system.plugins import DEFAULT_TARGET, all_targets
 
-_TABLES = load_toml(Path(__file__).with_name("other_tools.toml").read_text("utf-8"))
+_TABLES = load_table(__file__, "other_tools.toml")
 
 
 def _ours_by_habit(table: str) -> dict[str, str]:

@@ -77,7 +77,7 @@ def choose(
 def _rank(instance: InstanceType, has_prices: bool) -> tuple[object, ...]:
     """Return a sort key with the criteria of `choose`, the best type first. `has_prices`: the
     prices of all types are known."""
-    price = inf if instance.price is None else instance.price
+    price = _known_price(instance)
     machine_price = inf if instance.machine_price is None else instance.machine_price
     return (
         bool(instance.retired), bool(instance.gpu_slice), instance.gpus,
@@ -136,27 +136,20 @@ def _error(field: str, message: str, hint: str | None) -> JobError:
 
 Test = Callable[[InstanceType], bool]
 
-INTERCONNECTS: dict[str, Test] = {
-    "rdma": lambda instance: instance.interconnect == "rdma",
-    "ethernet": lambda instance: instance.interconnect == "ethernet",
-    "efa": lambda instance: instance.interconnect == "rdma" and instance.fabric == "efa",
-    "infiniband": lambda instance: (
-        instance.interconnect == "rdma" and instance.fabric == "infiniband"
-    ),
-}
+INTERCONNECTS = ("rdma", "ethernet", "efa", "infiniband")
 """`ethernet` means only Ethernet; `infiniband` means InfiniBand that NCCL can use."""
 
-ORDERS: dict[str, Callable[[InstanceType], object]] = {
-    "price": lambda instance: inf if instance.price is None else instance.price,
-    "name": lambda _: 0,
-    "gpus": lambda instance: -instance.gpus,
-    "gpu-memory": lambda instance: -instance.gpu_memory_gib,
-    "vcpus": lambda instance: -instance.vcpus,
-    "memory": lambda instance: -instance.memory_gib,
-    "network": lambda instance: -(instance.network_gbps or 0),
+ORDERS = {
+    "price": "price",
+    "name": "name",
+    "gpus": "gpus",
+    "gpu-memory": "gpu_memory_gib",
+    "vcpus": "vcpus",
+    "memory": "memory_gib",
+    "network": "network_gbps",
 }
-"""Sort keys. Prices are sorted from the cheapest, with unknown prices last; all else from the
-largest. Ties and names are sorted by family and size."""
+"""Maps each order to its column. Prices are sorted from the cheapest, with unknown prices last; all
+else from the largest. Ties and names are sorted by family and size."""
 
 
 class Query(NamedTuple):
@@ -165,7 +158,7 @@ class Query(NamedTuple):
     gpu: str | None = None
     gpus: int | None = None
     interconnect: str | None = None
-    """A key of `INTERCONNECTS`."""
+    """One of `INTERCONNECTS`."""
     min_gpu_memory: float | None = None
     """GiB of each GPU, as in its name: an `A10G-24GB` has 24."""
     max_price: float | None = None
@@ -175,6 +168,7 @@ class Query(NamedTuple):
         """Return one test for each condition that is not None, by the name of its field."""
         gpu = self.gpu
         gpus = self.gpus
+        interconnect = self.interconnect
         memory = self.min_gpu_memory
         price = self.max_price
         tests: dict[str, Test] = {}
@@ -182,8 +176,8 @@ class Query(NamedTuple):
             tests["gpu"] = lambda instance: has_gpu(instance, gpu)
         if gpus is not None:
             tests["gpus"] = lambda instance: instance.gpus == gpus
-        if self.interconnect is not None:
-            tests["interconnect"] = INTERCONNECTS[self.interconnect]
+        if interconnect is not None:
+            tests["interconnect"] = lambda instance: _has_interconnect(instance, interconnect)
         if memory is not None:
             tests["min_gpu_memory"] = lambda instance: named_memory(instance) >= memory
         if price is not None:
@@ -193,13 +187,29 @@ class Query(NamedTuple):
         return tests
 
 
+def _has_interconnect(instance: InstanceType, interconnect: str) -> bool:
+    if interconnect in ("efa", "infiniband"):
+        return instance.interconnect == "rdma" and instance.fabric == interconnect
+    return instance.interconnect == interconnect
+
+
+def _known_price(instance: InstanceType) -> float:
+    """Return the price of a type; infinity if it is unknown."""
+    return inf if instance.price is None else instance.price
+
+
 def select(types: Iterable[InstanceType], query: Query, order: str = "price") -> list[InstanceType]:
     """Return the types that match, sorted by `order`, a key of `ORDERS`. Retired types come
     last."""
 
     def rank(instance: InstanceType) -> tuple[object, ...]:
+        value: float = 0
+        if order == "price":
+            value = _known_price(instance)
+        elif order != "name":
+            value = -(getattr(instance, ORDERS[order]) or 0)
         size = (instance.family.casefold(), instance.vcpus, instance.memory_gib, instance.name)
-        return bool(instance.retired), ORDERS[order](instance), *size
+        return bool(instance.retired), value, *size
 
     return sorted(_matching(types, query.tests()), key=rank)
 

@@ -128,11 +128,8 @@ PARSERS: dict[str, Callable[[str], Any]] = {
     "float": float,
     "float | None": lambda text: float(text) if text else None,
     "bool": _FLAGS.__getitem__,
-    "str": str,
-    "Interconnect": str,
-    "Fabric": str,
 }
-"""Maps a field's annotation to the parser of its cell."""
+"""Maps a field's annotation to the parser of its cell. The cells of other fields stay text."""
 
 COLUMNS: dict[str, str] = {
     field.name: str(field.type) for field in fields(InstanceType) if field.name != "target"
@@ -224,7 +221,7 @@ def _parse_row(target: str, cells: Mapping[str, str]) -> InstanceType:
     """Convert a row of text to an instance type."""
     values = {}
     for name, cell in cells.items():
-        parse = PARSERS[COLUMNS[name]]
+        parse = PARSERS.get(COLUMNS[name], str)
         values[name] = parse(cell)
     return InstanceType(target, **values)
 

@@ -268,6 +268,10 @@ class Problems(list[Problem]):
         if self:
             raise CompileError(self, plan)
 
+    # Targets of other packages call the two by these names.
+    value = collect_from
+    refuse = raise_if_any
+
 
 # Choose the instance type of a job that names only a GPU, from the catalogue with the user's own
 # corrections.

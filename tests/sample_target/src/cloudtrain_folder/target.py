@@ -70,7 +70,7 @@ class FolderTarget(Target):
         if machine not in NICE:
             message, near = f"`{machine}` is not an instance type here", did_you_mean(machine, NICE)
             problems.append(Problem(("resources", "instance_type", self.name), message, near, code="CT033"))
-        problems.raise_if_any()
+        problems.refuse()
         root, bundle = Path(context.account.root), context.bundle
         run = root / "runs" / context.run_name
         paths = {f"inputs.{name}": str(root / (item.of(self.name) or run)) for name, item in job.inputs.items()}
