@@ -378,7 +378,8 @@ def _apply_overrides(options: Options, overrides: Mapping[str, Any], job: Traini
     for name, value in overrides.items():
         fault = _override_fault(name, value, options, job)
         if fault is not None:
-            problems.append(Problem((NAME + OVERRIDES, name), *fault, code="CT035"))
+            message, hint = fault
+            problems.append(Problem((NAME + OVERRIDES, name), message, hint, code="CT035"))
         elif value is None:
             result.pop(name, None)
         else:

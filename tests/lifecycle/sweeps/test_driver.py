@@ -704,7 +704,8 @@ WITHOUT_OPTUNA = """
 import sys
 from pathlib import Path
 sys.modules["optuna"] = None
-from cloudtrain.lifecycle.sweeps import study as strategies, sweep_driver as driver
+from cloudtrain.lifecycle import sweep_driver as driver
+from cloudtrain.lifecycle.sweeps import study as strategies
 from cloudtrain.lifecycle.detached.driven import DrivenFolder
 strategies.DRAWN_FIRST, strategies._LEAST = 1, 1
 driver.drive(DrivenFolder(Path(sys.argv[1]), "sweep", sys.argv[2]), lambda: None)
