@@ -327,13 +327,15 @@ class _Reader:
 
         def named(match: re.Match[str]) -> str:
             value = self.variables.get(match[1])
-            return value if isinstance(value, str) and value.isdecimal() else "?"
+            if isinstance(value, str) and value.isdecimal():
+                return value
+            return "?"  # not known: the pattern below refuses it
 
         numbers = re.sub(r"\$?\{?([A-Za-z_]\w*)\}?", named, text)
-        if not re.fullmatch(r"[\d\s()+*/%-]{1,80}", numbers) or "**" in numbers:
+        if not re.fullmatch(r"[\d\s()+*/%-]{1,80}", numbers):
             return None
         try:
-            expression = ast.parse(numbers.strip().replace("//", "/"), mode="eval")
+            expression = ast.parse(numbers.strip(), mode="eval")
             return str(_number(expression.body))
         except (SyntaxError, ValueError, ZeroDivisionError):
             return None

@@ -314,11 +314,14 @@ class SweepRun(Run):
 
         spent = sum(known)
         has_ended = status.state.is_final
+        # Without a time limit nobody asks about additional trials: `_check_budget` returns early.
         if longest is None:
             are_over = all(part.is_over for part in parts)
             return SweepCost(spent, 0.0 if has_ended and are_over else None)
 
         most_per_trial = over(hourly, longest)
+        # A driver that continues takes up the trials that it had not started. A tuner's sweep that
+        # has ended starts only the additional ones, in a new sweep.
         to_start = more
         if not has_ended or (more and self.is_driven):
             total = int(status.metrics.get("trials", len(trials)))

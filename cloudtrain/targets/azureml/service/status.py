@@ -92,23 +92,26 @@ def reason_of(error: object) -> Reason:
     message = str(fields.get("message") or next(detail_messages(fields), ""))
     body = _unpack(message)
     lines = [line.rstrip() for line in body.splitlines() if line.strip()]
-    code = _EXIT_CODE.search(message)
+    # The exit code may stand in the JSON around the body.
+    exit_code = _EXIT_CODE.search(message)
     file = _FILE.search(body)
 
     parts = _IN_PARTS.search(body)
     if parts:
+        # `Error Code:`, `Native Error:` and `Error Message:`.
         kind = parts["code"]
         cause = None
         text = _APPENDIX.sub("", parts["text"])
     else:
+        # A sentence, a traceback, or a text that stood in JSON.
         kind = str(fields.get("code") or "")
         cause = error_in([_BEFORE_ERROR.sub("", line) for line in lines])
         text = _CEREMONY.sub("", shorten_line(body))
 
     if cause or _SAYS_NOTHING.match(text):
         text = "the script failed"
-        if code:
-            text += f" with exit code {code[1]}"
+        if exit_code:
+            text += f" with exit code {exit_code[1]}"
         if cause:
             text += f": {cause}"
     if kind not in _PLAIN and kind not in text:
@@ -117,7 +120,7 @@ def reason_of(error: object) -> Reason:
     return Reason(
         text=shorten_line(text) or _UNKNOWN,
         details=tuple(lines[-_DETAILS:]) if len(lines) > 1 else (),
-        exit_code=int(code[1]) if code else None,
+        exit_code=int(exit_code[1]) if exit_code else None,
         file=file[0] if file else None,
     )
 

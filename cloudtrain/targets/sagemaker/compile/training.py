@@ -215,8 +215,10 @@ def _variables(parts: TrainingParts) -> dict[str, str]:
     if checkpoint is None:
         return variables
 
+    # A number that the job does not write is left to the runtime, which has the same default.
     if "keep" in checkpoint.model_fields_set:
         variables["CLOUDTRAIN_CHECKPOINT_KEEP"] = str(checkpoint.keep)
+    # The job's own variable wins over the setting.
     if parts.target.checkpoint_path is not None:
         variables.setdefault(CHECKPOINT_VARIABLE, parts.target.checkpoint_path)
     return variables
