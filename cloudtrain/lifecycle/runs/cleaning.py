@@ -133,9 +133,9 @@ def _clean_environments(state_dir: Path, *, are_used: bool) -> None:
     they are kept."""
     links = {link.resolve().parent: link for link in environment_links(state_dir)}
 
-    for folder in _folders(state_dir / _ENVIRONMENTS):
-        if folder.is_symlink():
-            continue
+    # Listed before anything is removed: a link that is gone is no longer known as one.
+    folders = [item for item in _folders(state_dir / _ENVIRONMENTS) if not item.is_symlink()]
+    for folder in folders:
         age = time.time() - folder.stat().st_mtime
         link = links.get(folder.resolve())
         if link is not None and age > ENVIRONMENT_AGE and not are_used:
