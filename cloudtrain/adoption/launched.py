@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
+from cloudtrain.adoption.expansion import Open, Value
 from cloudtrain.adoption.launches import OPTIONS, TrainingLaunch, cannot_adopt, read_launch, tool_of
-from cloudtrain.adoption.shell import Open, ShellCommand, Value, commands_of
+from cloudtrain.adoption.shell import ShellCommand, commands_of
 from cloudtrain.job.model import parse_time
 from cloudtrain.rules.job import LAUNCHER_VARIABLES
 from cloudtrain.system.plugins import all_parts

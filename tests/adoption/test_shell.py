@@ -9,7 +9,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cloudtrain.adoption.shell import Open, commands_of
+from cloudtrain.adoption.expansion import Open
+from cloudtrain.adoption.shell import commands_of
 from tests.examples import examples
 
 PLAIN = st.text("ab1./=-:,%@+", min_size=1, max_size=4)
