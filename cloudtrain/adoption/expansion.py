@@ -47,7 +47,8 @@ class Open(str):
     """A text with a part that only a running shell knows, such as `$1` or `$(date)`. This part is
     kept as written."""
 
-    __slots__ = ()
+    marked: str
+    """The text with marks around these parts."""
 
 
 def unknown(raw: str) -> str:
@@ -68,11 +69,13 @@ def result_of(text: str) -> str:
     """Return a value without the marks around its unknown parts; `Open` if it has some."""
     if not is_unknown(text):
         return text
-    return Open(text.replace(_START, "").replace(_END, ""))
+    result = Open(without_marks(text))
+    result.marked = text
+    return result
 
 
 def without_marks(text: str) -> str:
-    """Return a script without the characters that mark unknown parts."""
+    """Return a text without the characters that mark unknown parts."""
     return text.replace(_START, "").replace(_END, "")
 
 
@@ -256,7 +259,8 @@ class WordReader:
             name, index = "@", str(int(name) - 1)
         value = self.variables.get(name)
         if value is None:
-            return None
+            # the environment holds no arrays
+            return [] if index in ("@", "*") and name != "@" else None
         values = [value] if isinstance(value, str) else value
         if index in ("@", "*"):
             return values

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from cloudtrain.adoption.expansion import (
     MOST,
+    Open,
     Value,
     WordReader,
     glob,
@@ -110,7 +111,9 @@ def commands_of(
     Raises:
         ValueError: a quote, a bracket or a loop is not closed, or a value is too long.
     """
-    script = _Script(dict(variables or {}), read)
+    script = _Script({}, read)
+    for name, value in (variables or {}).items():
+        script.variables[name] = value.marked if isinstance(value, Open) else value
     text = without_marks(text.replace("\r\n", "\n"))
     with suppress(_Left):
         _Reader(text, script).read_list()
@@ -314,12 +317,19 @@ class _Reader(WordReader):
                 self.read_list("done")
 
     def _while(self, word: str) -> None:
-        """Read a loop. How often it runs is not known, unless it never runs."""
+        """Read a loop, and run it as long as its condition is known to hold."""
         start = self.at - len(word)
-        holds = self._decided("do")
-        never = word == "until"
-        condition = self._shown(start)
-        self._under(False if holds is never else None, condition, lambda: self.read_list("done"))
+        condition_start = self.at
+        for _ in range(_MOST_ITEMS):
+            self.at = condition_start
+            holds = self._decided("do")
+            if word == "until" and holds is not None:
+                holds = not holds
+            condition = self._shown(start)
+            if not holds or self.script.is_skipped:
+                break
+            self.read_list("done")
+        self._under(False if holds is False else None, condition, lambda: self.read_list("done"))
 
     def _case(self, _: str) -> None:
         start = self.at - len("case")
@@ -520,6 +530,7 @@ class _Reader(WordReader):
         elif name in ("true", ":", "false"):
             script.holds = name != "false"
         elif name in ("exit", "return") and not script.condition:
+            self._record(command)
             raise _Left(name)
         elif name in script.functions:
             self._call(script.functions[name], command, arguments)
@@ -531,10 +542,14 @@ class _Reader(WordReader):
             if not name:
                 self._set(command.assigned)
             if name or (script.condition and command.assigned):
-                command.words = list(map(result_of, command.words))
-                command.assigned = _results_of(command.assigned)
-                command.exported = _results_of(script.exported)
-                script.commands.append(command)
+                self._record(command)
+
+    def _record(self, command: ShellCommand) -> None:
+        """Add a command to those that the script runs."""
+        command.words = list(map(result_of, command.words))
+        command.assigned = _results_of(command.assigned)
+        command.exported = _results_of(self.script.exported)
+        self.script.commands.append(command)
 
     def _set(self, assigned: Mapping[str, str]) -> None:
         self.variables |= assigned
