@@ -204,6 +204,7 @@ class _Reader(WordReader):
         they count as not run, so the variables that they set keep their values."""
         script = self.script
         before = (script.condition, script.is_skipped)
+        held = script.holds
         variables = dict(script.variables)
         exported = dict(script.exported)
         script.is_skipped = script.is_skipped or holds is False
@@ -215,8 +216,7 @@ class _Reader(WordReader):
             script.variables.clear()
             script.variables.update(variables)
             script.exported = exported
-        if holds is None:
-            script.holds = None
+            script.holds = None if holds is None else held
         return result
 
     def _command(self, is_after_pipe: bool = False) -> None:
@@ -271,6 +271,8 @@ class _Reader(WordReader):
             word = self._under(holds, condition, lambda: self.read_list("elif", "else", "fi"))
             is_done = is_done or holds is True
         if word == "fi":
+            if not undecided and not is_done:
+                script.holds = True
             return
 
         start = self.at
@@ -329,7 +331,9 @@ class _Reader(WordReader):
             if not holds or self.script.is_skipped:
                 break
             self.read_list("done")
-        self._under(False if holds is False else None, condition, lambda: self.read_list("done"))
+        is_over = False if holds is False else None
+        self._under(is_over, condition, lambda: self.read_list("done"))
+        self.script.holds = holds is False or None
 
     def _case(self, _: str) -> None:
         start = self.at - len("case")
