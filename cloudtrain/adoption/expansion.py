@@ -152,7 +152,8 @@ class WordReader:
                 return value
             return "?"  # not known: the pattern below refuses it
 
-        numbers = re.sub(r"\$?\{?([A-Za-z_]\w*)\}?", named, text)
+        text = " ".join(WordReader(text, self.variables).quoted(""))
+        numbers = re.sub(r"([A-Za-z_]\w*)", named, text)
         if not re.fullmatch(r"[\d\s()+*/%-]{1,80}", numbers):
             return None
         try:

@@ -6,254 +6,27 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cloudtrain.adoption.expansion import Open, Value, result_of, unknown
 from cloudtrain.adoption.launches import OPTIONS, TrainingLaunch, cannot_adopt, read_launch, tool_of
-from cloudtrain.adoption.shell import ShellCommand, commands_of
-from cloudtrain.documents.document import Unreadable, read_text
+from cloudtrain.adoption.shell import ShellCommand
+from cloudtrain.adoption.wrappers import (
+    SETUP,
+    ScriptFiles,
+    not_run_in,
+    only_launch,
+    split_option,
+    unwrap,
+    why_none,
+)
 from cloudtrain.job.model import parse_time
 from cloudtrain.rules.job import LAUNCHER_VARIABLES
 from cloudtrain.system.plugins import all_parts
 from cloudtrain.targets.contract import BatchReader, ContainerReader
 
-# Takes a command's wrappers off its launch line: `srun`, `bash -c`, containers and the like.
-
-_SHORT = dict(pair.split("=") for pair in OPTIONS["srun"]["short"])
-"""The long names of the short options of `sbatch` and `srun`."""
-
-
-@dataclass
-class LaunchCommand:
-    """The words of a launch command, and what its wrappers say."""
-
-    words: list[str]
-    variables: dict[str, str] = field(default_factory=dict)
-    lost: dict[str, str] = field(default_factory=dict)
-    srun: dict[str, str] | None = None
-    """The options of `srun` by their long names; None if no wrapper is `srun`."""
-    setup: list[ShellCommand] = field(default_factory=list)
-    """The commands before the launch line, in the script that the wrapper `bash` starts."""
-    why_not: str = ""
-    """Why the command starts nothing that cloudtrain can read."""
-
-
-Reader = Callable[[str], str | None]
-
-
-def script_reader(folder: str) -> Reader:
-    """Return a function that returns the text of a shell script in `folder`; None for a file that
-    is not here, and for those that prepare only the shell of one machine."""
-
-    def read(name: str) -> str | None:
-        if isinstance(name, Open) or os.path.isabs(name) or name.endswith("activate"):
-            return None
-        for place in (folder, "."):
-            file = os.path.join(place, name)
-            if os.path.isfile(file):
-                try:
-                    return read_text(file)
-                except (OSError, Unreadable):
-                    return None
-        return None
-
-    return read
-
-
-def unwrap(command: ShellCommand, read: Reader) -> LaunchCommand:
-    """Return the launch command in a command of a script. The result has no words if there is
-    none."""
-    launch = LaunchCommand([*command.words])
-    # each round takes one wrapper off
-    while launch.words and tool_of(launch.words) is None:
-        name = os.path.basename(launch.words[0])
-        assignment = re.fullmatch(r"([A-Za-z_]\w*)=(.*)", launch.words[0], re.DOTALL)
-        if name == "srun":
-            launch.srun, launch.words = srun_options(launch.words[1:])
-            for option in launch.srun:
-                if option not in OPTIONS["srun"]["known"]:
-                    why = _CONTAINER if option.startswith("container") else _NO_FIELD
-                    launch.lost[f"--{option}"] = why
-        elif name in ("bash", "sh") or re.search(r"\.(sh|bash)$", name):
-            launch.words = _inner_words(launch, command, read)
-        elif assignment:
-            launch.variables[assignment[1]] = assignment[2]
-            launch.words.pop(0)
-        elif name in OPTIONS["shell"]["wrappers"]:
-            _take_off(launch, name)
-        else:
-            launch.why_not = f"`{name}` is not a launcher that it knows"
-            if isinstance(launch.words[0], Open):
-                launch.why_not = "only a running shell knows what this is"
-            launch.words = []
-    return launch
-
-
-def srun_options(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Return the options at the beginning of the words after `srun`, by their long names, and the
-    other words."""
-    options = dict[str, str]()
-    rest = [*words]
-    while rest and rest[0].startswith("-") and len(rest[0]) > 1:
-        word = rest.pop(0)
-        if word == "--":
-            break
-        name, value = _split_option(word)
-        takes_next = "=" not in word and name not in OPTIONS["srun"]["flags"]
-        if not value and takes_next and rest:
-            value = rest.pop(0)
-        options[name] = result_of(unknown(value)) if isinstance(word, Open) else value
-    return options, rest
-
-
-def _split_option(word: str) -> tuple[str, str]:
-    """Return the long name of an option of `sbatch` or `srun`, and the value in the same word:
-    `--nodes=2`, `--node=2`, `-N2`."""
-    if not word.startswith("--"):
-        return _SHORT.get(word[1:2], word[1:2]), word[2:]
-    name, _, value = word[2:].partition("=")
-    name = name.replace("_", "-")
-    if name not in OPTIONS["srun"]["long"]:
-        # the beginning of a name will do if no other option has it
-        names = [each for each in OPTIONS["srun"]["long"] if each.startswith(name)]
-        name = names[0] if len(names) == 1 else name
-    return _SYNONYMS.get(name, name), value
-
-
-_SYNONYMS = {"tasks-per-node": "ntasks-per-node", "gres-flags": "gres-flags"}
-
-
-# Why the job lacks an option of `srun`.
-_CONTAINER = (
-    'write the image into `environment.image`, and `container = "pyxis"` and `mounts` '
-    "under `[slurm]`"
-)
-_NO_FIELD = "a job has no field for this option of srun"
-
-
-def _inner_words(launch: LaunchCommand, command: ShellCommand, read: Reader) -> list[str]:
-    """Return the launch command in the script that a shell runs: after `-c`, in a file, or in the
-    here-document of the command. Return nothing if there is none, or more than one."""
-    name, *rest = launch.words
-    script: str | None = command.document
-    if os.path.basename(name) not in ("bash", "sh"):
-        rest.insert(0, name)
-    is_text = False
-    while rest and rest[0].startswith("-"):
-        is_text = is_text or rest[0].endswith("c")
-        rest.pop(0)
-    if rest:
-        script = rest[0] if is_text else read(rest[0])
-        if is_text:
-            rest[1:] = rest[2:]  # the word after the text is `$0`
-    launch.why_not = f"`{''.join(rest[:1])}` is not here"
-    try:
-        variables: dict[str, Value] = {**command.exported, **command.assigned, **launch.variables}
-        commands = commands_of(script or "", {**variables, "@": rest[1:]}, read)
-    except ValueError as error:
-        launch.why_not = str(error)
-        return []
-    start, line, _ = _only_launch(commands, read)
-    if start is None or line is None:
-        launch.why_not = launch.why_not if script is None else _why_none(commands, read)
-        return []
-
-    before = commands[: commands.index(start)]
-    launch.setup = [each for each in before if _SETUP.match(each.text)] + line.setup
-    others = [each for each in commands if each is not start and each not in launch.setup]
-    launch.lost |= _not_run_in(others) | line.lost
-    for name, value in (start.exported | start.assigned | line.variables).items():
-        if isinstance(value, Open) and value != variables.get(name):
-            if name not in LAUNCHER_VARIABLES:
-                launch.lost[f"${name}"] = f"only the shell of a rank knows `{value[:80]}`"
-        else:
-            launch.variables[name] = value
-    launch.srun = line.srun or launch.srun
-    return line.words
-
-
-Pair = tuple[ShellCommand, LaunchCommand]
-
-
-def _only_launch(
-    commands: Sequence[ShellCommand], read: Reader
-) -> tuple[ShellCommand | None, LaunchCommand | None, Sequence[Pair]]:
-    """Return the only command that starts a training, with its launch command, or None for both;
-    and all of those that may be meant."""
-    pairs = []
-    for command in commands:
-        line = unwrap(command, read)
-        if line.words:
-            pairs.append((command, line))
-    # a script may also prepare its data with Python, or start the training under other conditions
-    for is_meant in _PREFERENCES:
-        preferred = [pair for pair in pairs if is_meant(*pair)]
-        if len(pairs) > 1 and preferred:
-            pairs = preferred
-    if len(pairs) != 1:
-        return None, None, pairs
-    return *pairs[0], pairs
-
-
-_TRAINING = re.compile(r"(train|tune|main)\w*(\.py)?$")
-
-_PREFERENCES: Sequence[Callable[[ShellCommand, LaunchCommand], object]] = (
-    lambda command, _: not command.condition,
-    lambda _, line: tool_of(line.words) != ("python", 1),
-    lambda _, line: line.srun is not None,
-    lambda _, line: any(_TRAINING.search(word) for word in line.words[1:4]),
-)
-
-
-def _why_none(commands: Sequence[ShellCommand], read: Reader) -> str:
-    """Return which line of a script may start a training, and why cloudtrain cannot read it."""
-    for command in reversed(commands):
-        if command.words[:1] == ["exit"] and not command.condition:
-            return f"line {command.line} ends the script (`--args` gives it arguments)"
-        if command.words and not _is_harmless(command) and not _SETUP.match(command.text):
-            why = unwrap(command, read).why_not
-            return f"line {command.line} starts `{command.text[:80]}`, which it cannot read: {why}"
-    return "it has no command"
-
-
-def _not_run(lines: Sequence[str]) -> str:
-    return f"the job does not run these lines: {'; '.join(lines)[:200]}"
-
-
-def _take_off(launch: LaunchCommand, name: str) -> None:
-    """Take the wrapper `name` off, with its options: all words up to the next shell, `srun` or
-    launcher. If none follows, the launch command has no words then."""
-    rest = launch.words[1:]
-    for at, word in enumerate(rest):
-        is_wrapper = os.path.basename(word) in ("bash", "sh", "srun")
-        if not is_wrapper and tool_of(rest[at:]) is None:
-            continue
-
-        launch.words = rest[at:]
-        wrapper = rest[:at]
-        if name == "env":
-            assignments = [word for word in wrapper if re.match(r"[A-Za-z_]\w*=", word)]
-            launch.variables |= dict(word.split("=", 1) for word in assignments)
-            wrapper = [word for word in wrapper if word not in assignments]
-        # these four change nothing for a job, unless they have options
-        if wrapper or name not in ("env", "time", "stdbuf", "sudo"):
-            why = (
-                "the job starts the launch line without this; an image or the setting "
-                "`setup` prepares the packages"
-            )
-            launch.lost[" ".join([name, *wrapper])[:80]] = why
-        return
-    launch.words = []
-
-
 _DIRECTIVE = "#SBATCH"
-_SETUP = re.compile(
-    r"(module|ml|source|\.|conda|mamba|micromamba|spack|ulimit|mkdir -p)\s|"
-    r"eval \"\$\((conda|micromamba) "
-)
-"""Beginnings of lines that prepare the shell for the launch line."""
 
 
 def is_batch_script(text: str) -> bool:
@@ -303,7 +76,7 @@ def _with_options(
             options.pop(name, None)
     options |= of_step
     for name in [name for name, value in options.items() if isinstance(value, Open)]:
-        if name not in OPTIONS["srun"]["known"] or name in of_step:
+        if name not in ("output", "error"):
             launch.lost[f"--{name}"] = f"`{options[name]}` is known only at run time"
             del options[name]
     _share_tasks(launch, options)
@@ -479,7 +252,7 @@ def _directives(text: str) -> tuple[dict[str, str], list[str]]:
                 components.append(f"#SBATCH {word}")
                 continue
 
-            name, value = _split_option(word)
+            name, value = split_option(word)
             if not value and "=" not in word and words and not words[0].startswith("-"):
                 value = words.pop(0)
             if not components:  # sbatch replaces no variables
@@ -562,8 +335,8 @@ def read_task_file(data: Mapping[str, Any], folder: str) -> TrainingLaunch:
 def is_launch_line(text: str) -> bool:
     """Return whether a text has a launch command that cloudtrain knows."""
     try:
-        read = script_reader(".")
-        return any(unwrap(command, read).words for command in commands_of(text, {}, read))
+        files = ScriptFiles(".")
+        return any(unwrap(command, files).words for command in files.commands_of(text, {}))
     except (ValueError, RecursionError):
         return False
 
@@ -594,12 +367,12 @@ def _launch_in(
     """Return the training that the only launch line in a shell script starts. With `has_setup`,
     lines that prepare the shell are kept as the launch's setup. Raises UsageError if the script
     does not have exactly one launch line."""
-    read = script_reader(folder)
+    files = ScriptFiles(folder)
     given: dict[str, Value] = {"@": list(arguments)} if arguments else {}
-    commands = commands_of(text, {**variables, **given}, read)
-    start, line, pairs = _only_launch(commands, read)
+    commands = files.commands_of(text, {**variables, **given})
+    start, line, pairs = only_launch(commands, files)
     if start is None or line is None:
-        message = f"cloudtrain finds no launch line: {_why_none(commands, read)}"
+        message = f"cloudtrain finds no launch line: {why_none(commands, files)}"
         if pairs:
             shown = ", ".join(
                 f"line {command.line} (`{command.text[:60]}`)" for command, _ in pairs
@@ -617,7 +390,7 @@ def _launch_in(
     before = run[: run.index(start)]
     setup = []
     if has_setup:
-        setup = [each for each in before if _SETUP.match(each.text)]
+        setup = [each for each in before if SETUP.match(each.text)]
         for command in [*setup, *line.setup]:
             path = "".join(command.words[1:2])
             if command.words[0] in ("source", ".") and re.match(r"[^/~$]", path):
@@ -629,33 +402,15 @@ def _launch_in(
     _change_folder(launch, before)
     if start.condition:
         launch.lost[start.condition[:80]] = "the launch line runs only if this holds"
-    launch.lost |= _not_run_in(
-        [each for each in commands if each is not start and each not in setup]
-    )
+    expressed = [start, *setup]
+    expressed += [each for each in commands if each.output in files.started]
+    launch.lost |= not_run_in([each for each in commands if each not in expressed])
     return launch
 
 
 _RELATIVE = (
     "a job has only the files in `source_dir`: name the file by its absolute path in `setup`"
 )
-
-
-def _not_run_in(commands: Sequence[ShellCommand]) -> dict[str, str]:
-    """Return what is lost with the commands that the job does not run."""
-    lines: dict[str, list[str]] = {}
-    for command in commands:
-        if not command.words or not _is_harmless(command):
-            lines.setdefault(command.condition, []).append(command.text)
-    lost = {}
-    for condition, texts in lines.items():
-        if not condition:
-            lost["other lines"] = _not_run(texts)
-            continue
-        lost[condition[:80]] = (
-            "only a running shell can decide this, so it counts as not met. Otherwise the script "
-            f"would run: {'; '.join(texts)[:200]}"
-        )
-    return lost
 
 
 _IN_FOLDER = re.compile(
@@ -695,18 +450,6 @@ def _shown(command: ShellCommand) -> str:
     ):
         return " ".join(command.words)
     return command.text
-
-
-def _is_harmless(command: ShellCommand) -> bool:
-    """Return whether the training is the same without this command, such as `echo`."""
-    name = command.words[0]
-    if name == "cd":  # which is followed
-        return True
-    if name not in OPTIONS["shell"]["harmless"]:
-        return False
-    if command.after_pipe:
-        return True
-    return not re.search(r"[^&\d]>|<<", command.text)
 
 
 def _settle_variables(launch: TrainingLaunch, *, has_setup: bool) -> None:

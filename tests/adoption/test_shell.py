@@ -120,10 +120,34 @@ def test_words_are_those_of_bash(script: str) -> None:
         assert found[0] == words_in_bash(script)
 
 
-TRUE = ["true", "[ 1 -lt 2 ]", "[[ $A == a* ]]", "test -n x", "! false", "[ a = a ] && true", "[[ -z '' || $A == z ]]"]
-FALSE = ["false", "[ \"$A\" != ab ]", "[[ -n '' ]]", "[ 2 -gt 10 ] || false", "[[ $A == b? && 1 == 1 ]]"]
+TRUE = [
+    "true",
+    "[ 1 -lt 2 ]",
+    "[[ $A == a* ]]",
+    "test -n x",
+    "! false",
+    "[ a = a ] && true",
+    "[[ -z '' || $A == z ]]",
+]
+FALSE = [
+    "false",
+    '[ "$A" != ab ]',
+    "[[ -n '' ]]",
+    "[ 2 -gt 10 ] || false",
+    "[[ $A == b? && 1 == 1 ]]",
+]
 SIMPLE = st.sampled_from(
-    ["prog $A", "A+=c", "A=d; prog $A", "f $A x", "prog $1", "eval 'prog $A  q'", "prog a | cat", ": '}'", "(A=z; prog $A)"]
+    [
+        "prog $A",
+        "A+=c",
+        "A=d; prog $A",
+        "f $A x",
+        "prog $1",
+        "eval 'prog $A  q'",
+        "prog a | cat",
+        ": '}'",
+        "(A=z; prog $A)",
+    ]
 )
 
 
@@ -137,7 +161,11 @@ def blocks(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
         two.map(lambda of: f"{of[0]} && {{ {of[1]} ; }} || {{ {of[2]} ; }}"),
         two.map(lambda of: f"for A in a 'b c' $A; do {of[1]}\ndone; {of[2]}"),
         two.map(lambda of: f"case $A in a*|'q') {of[1]} ;;\n (*) {of[2]} ;; esac"),
-        two.map(lambda of: f"g() {{ {of[1]} ; }}; g 1; set -- s t; while [ $# -gt 0 ]; do shift; {of[2]} ; done"),
+        two.map(
+            lambda of: (
+                f"g() {{ {of[1]} ; }}; g 1; set -- s t; while [ $# -gt 0 ]; do shift; {of[2]} ; done"
+            )
+        ),
         st.lists(inner, min_size=2, max_size=3).map("\n".join),
     )
 
