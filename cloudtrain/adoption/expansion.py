@@ -22,6 +22,8 @@ _END = "\ue001"
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _SPACE = " \t\n"
+_ENDS = " \t\n;&|()<>"
+"""The characters that end a word."""
 _PARTS = re.compile(rf"(?:{_START}[^{_END}]*{_END}|[^ \t\n{_START}])+")
 """The words of a value. Spaces inside of an unknown part do not separate words."""
 _PLAIN = re.compile(r'[^"\\$`]+')
@@ -88,7 +90,7 @@ class WordReader:
         self.variables = variables
         """The script's variables; `@` has its arguments, if they are known."""
 
-    def word(self, *, split: bool = True, ends: str = " \t\n;&|()<>") -> list[str]:
+    def word(self, *, split: bool = True, ends: str = _ENDS) -> list[str]:
         """Read a word. Return the words that it expands to; with `split=False`, at least one."""
         result = _Words()
         while self.at < len(self.text) and self.text[self.at] not in ends:
@@ -114,6 +116,10 @@ class WordReader:
         if not split:
             result.add([""])
         return result.end()
+
+    def text_word(self, ends: str = _ENDS) -> str:
+        """Read a word. Return the text to which it expands, also if that is several words."""
+        return " ".join(self.word(split=False, ends=ends))
 
     def quoted(self, closing: str) -> list[str]:
         """Read a text in double quotes, which `closing` ends; all of the text if it is empty.
@@ -237,7 +243,7 @@ class WordReader:
             elif symbol == ":":
                 values = self._slice(values, word, is_list=has_all, first=name in ("@", "*"))
             else:
-                (pattern,) = WordReader(word, self.variables).word(split=False, ends="")
+                pattern = WordReader(word, self.variables).text_word("")
                 changed = [_changed(value, symbol, pattern) for value in values]
                 if None in changed:
                     return None

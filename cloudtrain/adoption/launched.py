@@ -18,6 +18,7 @@ from cloudtrain.adoption.wrappers import (
     not_run_in,
     only_launch,
     split_option,
+    srun_options,
     unwrap,
     why_none,
 )
@@ -42,7 +43,9 @@ def is_shell_script(text: str) -> bool:
 def read_batch_script(text: str, folder: str, arguments: Sequence[str] = ()) -> TrainingLaunch:
     """Return the training that a batch script starts with these arguments. Relative paths in the
     script start in `folder`."""
+    given, text, arguments = _submitted(text, folder, arguments)
     options, components = _directives(text)
+    options |= given
     nodes = str(_node_count(options))
     gpus = _gpus_of(options)[0]
     variables: dict[str, Value] = dict.fromkeys(OPTIONS["variables"]["nodes"], nodes)
@@ -56,6 +59,25 @@ def read_batch_script(text: str, folder: str, arguments: Sequence[str] = ()) -> 
     launch = _launch_in(text, variables, folder, has_setup=True, arguments=arguments)
     launch.folder = folder
     return _with_options(launch, options, components)
+
+
+def _submitted(
+    text: str, folder: str, arguments: Sequence[str]
+) -> tuple[dict[str, str], str, Sequence[str]]:
+    """Return the options, the script and the arguments of the first `sbatch` in a text; the text
+    itself if it submits nothing that is here."""
+    files = ScriptFiles(folder)
+    commands = files.commands_of(text, {"@": [*arguments]}) if "sbatch" in text else []
+    for command in commands:
+        if command.words[:1] != ["sbatch"]:
+            continue
+        options, rest = srun_options(command.words[1:])
+        script = options.pop("wrap", command.document)
+        if rest:
+            script = files.read(rest[0])
+        if script is not None:
+            return options, script, rest[1:]
+    return {}, text, arguments
 
 
 _GPU_OPTIONS = ("gres", "gpus", "gpus-per-node", "gpus-per-task")
@@ -336,7 +358,10 @@ def is_launch_line(text: str) -> bool:
     """Return whether a text has a launch command that cloudtrain knows."""
     try:
         files = ScriptFiles(".")
-        return any(unwrap(command, files).words for command in files.commands_of(text, {}))
+        commands = files.commands_of(text, {})
+        return any(
+            command.words[:1] == ["sbatch"] or unwrap(command, files).words for command in commands
+        )
     except (ValueError, RecursionError):
         return False
 
@@ -344,6 +369,8 @@ def is_launch_line(text: str) -> bool:
 def read_launch_line(text: str, folder: str = ".", arguments: Sequence[str] = ()) -> TrainingLaunch:
     """Return the training that a launch line, or a shell script without options of Slurm, starts
     with these arguments."""
+    if _submitted(text, folder, arguments)[1] is not text:
+        return read_batch_script(text, folder, arguments)
     launch = _launch_in(text, {}, folder, arguments=arguments)
     if launch.srun and not _ALLOCATION.isdisjoint(launch.srun):
         return _with_options(launch, {}, ())
@@ -404,7 +431,8 @@ def _launch_in(
         launch.lost[start.condition[:80]] = "the launch line runs only if this holds"
     expressed = [start, *setup]
     expressed += [each for each in commands if each.output in files.started]
-    launch.lost |= not_run_in([each for each in commands if each not in expressed])
+    others = [each for each in commands if each not in expressed]
+    launch.lost |= not_run_in([*others, *line.others])
     return launch
 
 

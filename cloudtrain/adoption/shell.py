@@ -338,7 +338,7 @@ class _Reader(WordReader):
     def _case(self, _: str) -> None:
         start = self.at - len("case")
         self._next()
-        (subject,) = self.word(split=False)
+        subject = self.text_word()
         self._next()
         self.at += len("in")
         is_done = False
@@ -365,8 +365,7 @@ class _Reader(WordReader):
         if is_unknown(subject):
             return None
         for pattern in patterns.split("|"):
-            (word,) = WordReader(pattern.strip(), self.variables).word(split=False, ends="")
-            regex = glob(word)
+            regex = glob(WordReader(pattern.strip(), self.variables).text_word(""))
             if regex is None:
                 return None
             if regex.fullmatch(subject):
@@ -459,7 +458,7 @@ class _Reader(WordReader):
         while self.text.startswith((" ", "\t"), self.at):
             self.at += 1
         start = self.at
-        (word,) = self.word(split=False)
+        word = self.text_word()
         if match[1] in ("<<", "<<-"):
             command.document = self._document(self.text[start : self.at])
         elif match[1] == ">":
@@ -497,7 +496,7 @@ class _Reader(WordReader):
             self.at += 1
             return
 
-        (value,) = self.word(split=False)
+        value = self.text_word()
         if not isinstance(before, str):
             before = ""
         if len(before) + len(value) > MOST:

@@ -35,6 +35,8 @@ class LaunchCommand:
     """The options of `srun` by their long names; None if no wrapper is `srun`."""
     setup: list[ShellCommand] = field(default_factory=list)
     """The commands before the launch line, in the script that the wrapper `bash` starts."""
+    others: list[ShellCommand] = field(default_factory=list)
+    """The other commands of this script."""
     why_not: str = ""
     """Why the command starts nothing that cloudtrain can read."""
 
@@ -174,7 +176,8 @@ def _inner_words(launch: LaunchCommand, command: ShellCommand, files: ScriptFile
     before = commands[: commands.index(start)]
     launch.setup = [each for each in before if SETUP.match(each.text)] + line.setup
     others = [each for each in commands if each is not start and each not in launch.setup]
-    launch.lost |= not_run_in(others) | line.lost
+    launch.others = others + line.others
+    launch.lost |= line.lost
     for name, value in (start.exported | start.assigned | line.variables).items():
         if isinstance(value, Open) and value != variables.get(name):
             if name not in LAUNCHER_VARIABLES:

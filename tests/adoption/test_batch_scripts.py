@@ -17,6 +17,7 @@ TWO = "#SBATCH --nodes=2 --gres=gpu:8\n"
 ONE = "#SBATCH --nodes=1 --gres=gpu:8\n"
 HEAD = "head=$(scontrol show hostnames $SLURM_JOB_NODELIST | head -n 1)\n"
 RUN = "torchrun --nproc-per-node 8 train.py"
+AGENT = "torchrun --nnodes $SLURM_NNODES --nproc-per-node 8 train.py"
 OVER = "torchrun --nnodes 2 --nproc-per-node 8 train.py"
 
 
