@@ -13,8 +13,8 @@ from cloudtrain.documents.document import load_table
 MOST = 1 << 20
 """Maximum length of a value. Variables that contain each other could grow without a limit."""
 
-_MOST_SEARCHED = 2000
-"""Maximum length of a value in which a pattern is searched."""
+_MOST_SEARCHED = 300
+"""Maximum length of a value that is compared with a pattern."""
 
 _START = "\ue000"
 _END = "\ue001"
@@ -29,7 +29,8 @@ _PARTS = re.compile(rf"(?:{_START}[^{_END}]*{_END}|[^ \t\n{_START}])+")
 _PLAIN = re.compile(r'[^"\\$`]+')
 _ESCAPED = re.compile(r'\\[$`"\\\n]')
 """A backslash in double quotes, and a character after which it does not stay."""
-_BRACES = re.compile(r"\{[^{}\s'\"]*(?:,|\.\.)[^{}\s'\"]*\}")
+_BRACES = re.compile(r"\{[^{}\s'\"]{0,80}(?:,|\.\.)[^{}\s'\"]{0,80}\}")
+_LETTERS = re.compile(r"[^\s;&|()<>'\"\\$`{~*?]+")
 _PARAMETER = re.compile(
     r"(#?)([A-Za-z_]\w*|[@*]|\d+|#)(?:\[([^]]*)\])?"
     r"(:?[-=+?]|%%?|##?|//?|\^\^?|,,?|:|)(.*)",
@@ -76,6 +77,11 @@ def result_of(text: str) -> str:
     return result
 
 
+def part_of(word: str, text: str) -> str:
+    """Return the text of a word's part; `Open` if the word is."""
+    return result_of(unknown(text)) if isinstance(word, Open) else text
+
+
 def without_marks(text: str) -> str:
     """Return a text without the characters that mark unknown parts."""
     return text.replace(_START, "").replace(_END, "")
@@ -96,6 +102,7 @@ class WordReader:
         while self.at < len(self.text) and self.text[self.at] not in ends:
             letter = self.text[self.at]
             braces = _BRACES.match(self.text, self.at)
+            letters = _LETTERS.match(self.text, self.at)
             if self.text.startswith("\\\n", self.at):
                 self.at += 2
             elif letter in "'\\":
@@ -109,6 +116,9 @@ class WordReader:
             elif braces:
                 self.at = braces.end()
                 result.add([unknown(braces[0])])
+            elif letters:
+                self.at = letters.end()
+                result.add([letters[0]])
             else:
                 self.at += 1
                 is_home = letter == "~" and result.current is None
@@ -399,14 +409,19 @@ class _Words:
         return self._words
 
 
-def glob(pattern: str) -> re.Pattern[str] | None:
-    """Return the regular expression of a shell's pattern; None if only a running shell knows it, or
-    if it takes too long to search."""
-    text = pattern.replace(unknown("*"), "*").replace(unknown("?"), "?")
-    if is_unknown(text) or text.count("*") > 3:
+def matches(pattern: str, text: str) -> bool | None:
+    """Return whether a text has a shell's pattern; None if that is not known, or takes too long to
+    find out."""
+    pattern = pattern.replace(unknown("*"), "*").replace(unknown("?"), "?")
+    is_long = len(text) > _MOST_SEARCHED or pattern.count("*") > 2
+    if is_long or is_unknown(pattern) or is_unknown(text) or "[" in pattern:
         return None
+    return re.fullmatch(_regex(pattern), text, re.DOTALL) is not None
+
+
+def _regex(pattern: str) -> str:
     parts = {"*": ".*", "?": "."}
-    return re.compile("".join(parts.get(letter) or re.escape(letter) for letter in text), re.DOTALL)
+    return "".join(parts.get(letter) or re.escape(letter) for letter in pattern)
 
 
 def _changed(value: str, symbol: str, pattern: str) -> str | None:
@@ -415,23 +430,29 @@ def _changed(value: str, symbol: str, pattern: str) -> str | None:
         change = str.upper if symbol[0] == "^" else str.lower
         size = len(value) if len(symbol) > 1 else 1
         return None if pattern else change(value[:size]) + value[size:]
-    wanted, _, new = pattern.partition("/") if symbol[0] == "/" else (pattern, "", "")
-    regex = glob(wanted)
-    if regex is None or is_unknown(new) or len(value) > _MOST_SEARCHED or wanted[:1] in ("#", "%"):
-        return None
     if symbol[0] == "/":
-        count = 0 if len(symbol) > 1 else 1
-        return regex.sub(lambda _: new, value, count) if wanted else value
+        return _replaced(value, symbol, pattern)
 
     places = list(range(len(value) + 1))
     if symbol in ("%", "##"):
         places.reverse()
     for place in places:
-        if symbol[0] == "%" and regex.fullmatch(value[place:]):
-            return value[:place]
-        if symbol[0] == "#" and regex.fullmatch(value[:place]):
-            return value[place:]
+        part, rest = value[:place], value[place:]
+        if symbol[0] == "%":
+            part, rest = rest, part
+        found = matches(pattern, part)
+        if found is not False:
+            return rest if found else None
     return value
+
+
+def _replaced(value: str, symbol: str, pattern: str) -> str | None:
+    """Return a value changed as `${NAME/OLD/NEW}` does; None if that is not known."""
+    old, _, new = pattern.partition("/")
+    is_plain = not is_unknown(pattern) and "[" not in old
+    if not old or not is_plain or old[0] in "#%":
+        return None
+    return value.replace(old, new, -1 if len(symbol) > 1 else 1)
 
 
 def _number(node: ast.expr) -> int:

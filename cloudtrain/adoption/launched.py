@@ -97,6 +97,9 @@ def _with_options(
         for name in _GPU_OPTIONS:
             options.pop(name, None)
     options |= of_step
+    for name in ("ntasks-per-gpu", "ntasks-per-socket"):
+        if options.pop(name, None) is not None:
+            launch.lost[f"--{name}"] = "set `distribution.processes_per_instance`"
     for name in [name for name, value in options.items() if isinstance(value, Open)]:
         if name not in ("output", "error"):
             launch.lost[f"--{name}"] = f"`{options[name]}` is known only at run time"
@@ -205,17 +208,21 @@ def _share_tasks(launch: TrainingLaunch, batch: Mapping[str, str]) -> None:
             "Slurm chooses the nodes of these tasks: one was used, so correct "
             "`resources.instance_count`"
         )
-    if launch.tool in ("mpirun", "horovodrun", "deepspeed"):
-        launch.instances = nodes if batch else launch.instances
+    if launch.tool in ("mpirun", "horovodrun"):
+        total = launch.instances * (launch.processes or tasks)
+        if launch.processes is None or total % nodes:
+            total = tasks * nodes
+        launch.processes = total // nodes
+        launch.instances = nodes
         return
 
-    is_agent = launch.tool in ("torchrun", "launch", "accelerate")
+    is_agent = launch.tool in ("torchrun", "launch", "accelerate", "deepspeed")
     if is_agent and "resources.instance_count" not in launch.unknown and launch.instances != nodes:
         launch.lost["--nodes"] = (
             f"the line starts a training of {launch.instances} on {nodes}, the job one on all: "
             "correct `resources.instance_count`"
         )
-    elif nodes > 1 and launch.srun is None and batch:
+    elif nodes > 1 and launch.srun is None and batch and launch.tool != "deepspeed":
         launch.lost["srun"] = (
             "without it, the script starts this on its first node only; the job starts it on "
             "every instance"
@@ -358,10 +365,11 @@ def is_launch_line(text: str) -> bool:
     """Return whether a text has a launch command that cloudtrain knows."""
     try:
         files = ScriptFiles(".")
-        commands = files.commands_of(text, {})
-        return any(
-            command.words[:1] == ["sbatch"] or unwrap(command, files).words for command in commands
-        )
+        for command in files.commands_of(text, {}):
+            is_start = "".join(command.words[:1]) in ("bash", "sh", "srun", "sbatch")
+            if unwrap(command, files).words or (is_start and len(command.words) > 1):
+                return True
+        return False
     except (ValueError, RecursionError):
         return False
 
@@ -413,26 +421,28 @@ def _launch_in(
     launch.lost = {**line.lost, **launch.lost}
     launch.variables = start.exported | start.assigned | line.variables | launch.variables
 
-    run = [each for each in commands if each.condition in ("", start.condition) and each.words]
-    before = run[: run.index(start)]
+    place = commands.index(start)
+    before = [*commands[:place], *line.before]
+    others = [*before, *commands[place + 1 :], *line.after]
+    before = [each for each in before if each.words and each.condition in ("", start.condition)]
     setup = []
     if has_setup:
         setup = [each for each in before if SETUP.match(each.text)]
-        for command in [*setup, *line.setup]:
-            path = "".join(command.words[1:2])
-            if command.words[0] in ("source", ".") and re.match(r"[^/~$]", path):
-                launch.lost[command.text[:80]] = _RELATIVE
+    for command in setup:
+        path = "".join(command.words[1:2])
+        if command.words[0] in ("source", ".") and re.match(r"[^/~$]", path):
+            launch.lost[command.text[:80]] = _RELATIVE
     _settle_variables(launch, has_setup=has_setup)
     # its own lines set variables, and may need what the script's lines prepare
-    launch.setup = [*map(_shown, [*setup, *line.setup]), *launch.setup]
+    launch.setup = [*map(_shown, setup), *launch.setup]
     _lose_unknown_words(launch)
     _change_folder(launch, before)
     if start.condition:
         launch.lost[start.condition[:80]] = "the launch line runs only if this holds"
-    expressed = [start, *setup]
-    expressed += [each for each in commands if each.output in files.started]
-    others = [each for each in commands if each not in expressed]
-    launch.lost |= not_run_in([*others, *line.others])
+    for command in others.copy():
+        if command in setup or command.output in files.started:
+            others.remove(command)
+    launch.lost |= not_run_in(others)
     return launch
 
 

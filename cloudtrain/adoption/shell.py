@@ -15,9 +15,9 @@ from cloudtrain.adoption.expansion import (
     Open,
     Value,
     WordReader,
-    glob,
     has_known,
     is_unknown,
+    matches,
     result_of,
     unknown,
     without_marks,
@@ -158,7 +158,7 @@ class _Reader(WordReader):
             elif self.text.startswith("\\\n", self.at):
                 self.at += 2
             elif letter == "#":
-                self._skip_line()
+                self.at = self._line_end(self.at)
             else:
                 break
         match = _FIRST.match(self.text, self.at)
@@ -362,15 +362,13 @@ class _Reader(WordReader):
 
     def _matches(self, subject: str, patterns: str) -> bool | None:
         """Return whether a value has one of the patterns `A|B`; None if that is not known."""
-        if is_unknown(subject):
-            return None
+        results = []
         for pattern in patterns.split("|"):
-            regex = glob(WordReader(pattern.strip(), self.variables).text_word(""))
-            if regex is None:
-                return None
-            if regex.fullmatch(subject):
-                return True
-        return False
+            word = WordReader(pattern.strip(), self.variables).text_word("")
+            results.append(matches(word, subject))
+        if True in results:
+            return True
+        return None if None in results else False
 
     def _group(self, word: str) -> None:
         """Read `{ ...; }`, or `( ... )`, whose variables are its own."""
@@ -443,7 +441,7 @@ class _Reader(WordReader):
             elif self.text[self.at] in " \t":
                 self.at += 1
             elif self.text[self.at] == "#":
-                self._skip_line()
+                self.at = self._line_end(self.at)
             elif redirection:
                 self._redirect(redirection, command)
             else:
@@ -472,7 +470,8 @@ class _Reader(WordReader):
         end = line_end.start() if line_end else len(self.text)
         at = self.documents.get(end, end + 1)
         lines = list[str]()
-        for line in self.text[at:].split("\n"):
+        while at < len(self.text):
+            line = self.text[at : self._line_end(at)]
             at += len(line) + 1
             if line.strip() == last_line:
                 break
@@ -514,14 +513,14 @@ class _Reader(WordReader):
             elif self.text[self.at] in " \t\n":
                 self.at += 1
             elif self.text[self.at] == "#":
-                self._skip_line()
+                self.at = self._line_end(self.at)
             else:
                 words += self.word(ends=f" \t\n{ends}")
         raise ValueError("the bracket of an array is not closed")
 
-    def _skip_line(self) -> None:
-        end = self.text.find("\n", self.at)
-        self.at = len(self.text) if end < 0 else end
+    def _line_end(self, at: int) -> int:
+        end = self.text.find("\n", at)
+        return len(self.text) if end < 0 else end
 
     def _run(self, command: ShellCommand) -> None:
         """Carry out what a command does to the script, or add it to the script's commands."""
@@ -657,10 +656,10 @@ def _compared(left: str, symbol: str, right: str) -> bool | None:
         if not (left.isdecimal() and right.isdecimal()):
             return None
         return compare(int(left), int(right))
-    pattern = glob(right)
-    if symbol not in ("=", "==", "!=") or is_unknown(left) or pattern is None:
+    found = left == right or matches(right, left)
+    if symbol not in ("=", "==", "!=") or is_unknown(left) or found is None:
         return None
-    return (pattern.fullmatch(left) is not None) is (symbol != "!=")
+    return found is (symbol != "!=")
 
 
 _NUMBERS: dict[str, Callable[[int, int], bool]] = {

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from cloudtrain.adoption.expansion import Open, Value, result_of, unknown
+from cloudtrain.adoption.expansion import Open, Value, part_of
 from cloudtrain.adoption.launches import OPTIONS, tool_of
 from cloudtrain.adoption.shell import ShellCommand, commands_of
 from cloudtrain.documents.document import Unreadable, read_text
@@ -33,12 +33,15 @@ class LaunchCommand:
     lost: dict[str, str] = field(default_factory=dict)
     srun: dict[str, str] | None = None
     """The options of `srun` by their long names; None if no wrapper is `srun`."""
-    setup: list[ShellCommand] = field(default_factory=list)
+    before: list[ShellCommand] = field(default_factory=list)
     """The commands before the launch line, in the script that the wrapper `bash` starts."""
-    others: list[ShellCommand] = field(default_factory=list)
-    """The other commands of this script."""
+    after: list[ShellCommand] = field(default_factory=list)
+    """The commands after it."""
     why_not: str = ""
     """Why the command starts nothing that cloudtrain can read."""
+
+
+_MOST_SCRIPTS = 500
 
 
 class ScriptFiles:
@@ -48,6 +51,7 @@ class ScriptFiles:
         self.folder = folder
         self.written: dict[str, str] = {}
         self.started: set[str] = set()
+        self.count = 0
 
     def read(self, name: str) -> str | None:
         """Return the text of a script; None for a file that is not here, and for one that prepares
@@ -68,6 +72,9 @@ class ScriptFiles:
 
     def commands_of(self, text: str, variables: Mapping[str, Value]) -> list[ShellCommand]:
         """Return the commands of a script, and keep the files that they write."""
+        self.count += 1
+        if self.count > _MOST_SCRIPTS:
+            raise ValueError("its scripts start each other without an end")
         commands = commands_of(text, variables, self.read)
         for command in commands:
             if command.words == ["cat"] and command.document is not None:
@@ -85,14 +92,15 @@ def unwrap(command: ShellCommand, files: ScriptFiles) -> LaunchCommand:
         assignment = re.fullmatch(r"([A-Za-z_]\w*)=(.*)", launch.words[0], re.DOTALL)
         if name == "srun":
             launch.srun, launch.words = srun_options(launch.words[1:])
-            for option in launch.srun:
-                if option not in OPTIONS["srun"]["known"]:
+            for option, value in launch.srun.items():
+                is_default = (option, value) == ("export", "ALL")
+                if not is_default and option not in OPTIONS["srun"]["known"]:
                     why = _CONTAINER if option.startswith("container") else _NO_FIELD
                     launch.lost[f"--{option}"] = why
         elif name in ("bash", "sh") or re.search(r"\.(sh|bash)$", name):
             launch.words = _inner_words(launch, command, files)
         elif assignment:
-            launch.variables[assignment[1]] = assignment[2]
+            launch.variables[assignment[1]] = part_of(launch.words[0], assignment[2])
             launch.words.pop(0)
         elif name in OPTIONS["shell"]["wrappers"]:
             _take_off(launch, name)
@@ -117,7 +125,7 @@ def srun_options(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
         takes_next = "=" not in word and name not in OPTIONS["srun"]["flags"]
         if not value and takes_next and rest:
             value = rest.pop(0)
-        options[name] = result_of(unknown(value)) if isinstance(word, Open) else value
+        options[name] = part_of(word, value)
     return options, rest
 
 
@@ -173,10 +181,9 @@ def _inner_words(launch: LaunchCommand, command: ShellCommand, files: ScriptFile
         launch.why_not = launch.why_not if script is None else why_none(commands, files)
         return []
 
-    before = commands[: commands.index(start)]
-    launch.setup = [each for each in before if SETUP.match(each.text)] + line.setup
-    others = [each for each in commands if each is not start and each not in launch.setup]
-    launch.others = others + line.others
+    place = commands.index(start)
+    launch.before = commands[:place] + line.before
+    launch.after = commands[place + 1 :] + line.after
     launch.lost |= line.lost
     for name, value in (start.exported | start.assigned | line.variables).items():
         if isinstance(value, Open) and value != variables.get(name):
@@ -249,7 +256,9 @@ def _take_off(launch: LaunchCommand, name: str) -> None:
         wrapper = rest[:at]
         if name == "env":
             assignments = [word for word in wrapper if re.match(r"[A-Za-z_]\w*=", word)]
-            launch.variables |= dict(word.split("=", 1) for word in assignments)
+            for word in assignments:
+                variable, _, value = word.partition("=")
+                launch.variables[variable] = part_of(word, value)
             wrapper = [word for word in wrapper if word not in assignments]
         # these four change nothing for a job, unless they have options
         if wrapper or name not in ("env", "time", "stdbuf", "sudo"):
