@@ -13,6 +13,7 @@ from cloudtrain.adoption.expansion import Open, Value, result_of, unknown
 from cloudtrain.adoption.launches import OPTIONS, TrainingLaunch, cannot_adopt, read_launch, tool_of
 from cloudtrain.adoption.shell import ShellCommand
 from cloudtrain.adoption.wrappers import (
+    CONTAINER,
     SETUP,
     ScriptFiles,
     not_run_in,
@@ -97,6 +98,11 @@ def _with_options(
         for name in _GPU_OPTIONS:
             options.pop(name, None)
     options |= of_step
+    if "nodes" not in options and launch.instances > 1 and options.get("ntasks", "1") != "1":
+        options["nodes"] = str(launch.instances)
+        launch.lost["--ntasks"] = (
+            "Slurm chooses the nodes of these tasks, the launcher says how many"
+        )
     for name in ("ntasks-per-gpu", "ntasks-per-socket"):
         if options.pop(name, None) is not None:
             launch.lost[f"--{name}"] = "set `distribution.processes_per_instance`"
@@ -124,6 +130,8 @@ def _with_options(
     launch.lost |= dict.fromkeys(components, one_kind)
 
     options["ntasks-per-node"] = str(_tasks_per_node(options))
+    of_container = [name for name in options if "container" in name]
+    launch.lost |= {f"--{name}": CONTAINER for name in of_container}
     for name, batch_settings in all_parts(BatchReader).items():
         settings = batch_settings(options, launch.setup)
         if settings is not None:
@@ -463,7 +471,10 @@ _ARGUMENTS = re.compile(r"\$[@*]|\$\{[@*](:\d+)?\}")
 def _lose_unknown_words(launch: TrainingLaunch) -> None:
     """Note the arguments as lost that only a running shell knows, by the names of their options."""
     previous = ""
-    launch.program[0] = _IN_FOLDER.sub("", launch.program[0]) or launch.program[0]
+    # the folder in which the job starts anyway
+    start = _IN_FOLDER.sub("", launch.program[0])
+    if start and start != launch.program[0]:
+        launch.program[0] = result_of(unknown(start)) if re.search(r"[$`]", start) else start
     for word in list(launch.program):
         if isinstance(word, Open) and _ARGUMENTS.fullmatch(word):
             launch.program.remove(word)

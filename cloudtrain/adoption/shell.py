@@ -331,6 +331,10 @@ class _Reader(WordReader):
             if not holds or self.script.is_skipped:
                 break
             self.read_list("done")
+            if "$" not in condition:  # a loop that only a signal ends
+                return
+        else:
+            raise ValueError("a loop does not end")
         is_over = False if holds is False else None
         self._under(is_over, condition, lambda: self.read_list("done"))
         self.script.holds = holds is False or None

@@ -95,7 +95,7 @@ def unwrap(command: ShellCommand, files: ScriptFiles) -> LaunchCommand:
             for option, value in launch.srun.items():
                 is_default = (option, value) == ("export", "ALL")
                 if not is_default and option not in OPTIONS["srun"]["known"]:
-                    why = _CONTAINER if option.startswith("container") else _NO_FIELD
+                    why = CONTAINER if option.startswith("container") else _NO_FIELD
                     launch.lost[f"--{option}"] = why
         elif name in ("bash", "sh") or re.search(r"\.(sh|bash)$", name):
             launch.words = _inner_words(launch, command, files)
@@ -146,12 +146,12 @@ def split_option(word: str) -> tuple[str, str]:
 _SYNONYMS = {"node": "nodes", "tasks-per-node": "ntasks-per-node"}
 
 
-# Why the job lacks an option of `srun`.
-_CONTAINER = (
+_NO_FIELD = "a job has no field for this option of srun"
+CONTAINER = (
     'write the image into `environment.image`, and `container = "pyxis"` and `mounts` '
     "under `[slurm]`"
 )
-_NO_FIELD = "a job has no field for this option of srun"
+"""Why the job lacks an option about a container."""
 
 
 def _inner_words(launch: LaunchCommand, command: ShellCommand, files: ScriptFiles) -> list[str]:

@@ -186,6 +186,9 @@ def test_options_mean_what_slurm_means(
         ("-N4", f"srun --nodes=2 {OVER}", 2, set()),
         ("-N2\n#SBATCH hetjob\n#SBATCH -N 5", f"srun {OVER}", 2, {"#SBATCH hetjob"}),
         ("-N $COUNT", f"srun {RUN}", 1, {"--nodes"}),
+        ("-N2 --ntasks-per-node=4", "mpirun -np 8 python train.py", 2, set()),
+        ("-N2", "deepspeed --num_gpus 4 --no_local_rank train.py", 2, {"--nodes"}),
+        ("--ntasks=2", f"srun {OVER}", 2, {"--ntasks"}),
     ],
 )
 def test_what_a_line_starts_otherwise_than_the_job(
@@ -226,6 +229,11 @@ def test_the_interpreter_is_kept(lines: str, settings: dict[str, Any], names: se
         (f"srun bash -c 'export ID=$SLURM_PROCID; {RUN}'", {"$ID"}),
         (f"cd /fsx/other\n{RUN}", {"cd /fsx/other"}),
         (f"srun --container-image=./x.sqsh {RUN}", {"--container-image"}),
+        ("torchrun --nproc-per-node 8 $EXTRA train.py", {"$EXTRA"}),
+        ("torchrun --nproc-per-node 8 $PWD/$SCRIPT", {"$SCRIPT"}),
+        (f"srun bash -c 'cd /workspace && {RUN}'", {"cd /workspace"}),
+        (f"env ID=$SLURM_JOB_ID {RUN}", set()),
+        (f"srun --ntasks-per-gpu=1 --label {RUN}", {"--ntasks-per-gpu"}),
     ],
 )
 def test_each_difference_has_one_row(line: str, names: set[str]) -> None:
@@ -246,7 +254,7 @@ def test_a_line_of_srun_asks_for_its_own_machines() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["f() { f; }\nf", "if true; then\n" * 3000, "while true; do :; done", "f() { g; g; }\n" * 3 + "g() { f; f; }\nf",
+    ["f() { f; }\nf", "if true; then\n" * 3000, "B=1\nwhile [ $B = 1 ]; do :; done", "f() { g; g; }\n" * 3 + "g() { f; f; }\nf",
      "A=" + "ab" * 900 + "\nB=${A//a*b*a*b/}\n" * 50, "case x in\n" * 500, "for a in 1 2 3 4 5 6 7 8; do " * 9],
 )  # fmt: skip
 def test_a_script_without_an_end_is_refused(text: str, cli: Cli) -> None:

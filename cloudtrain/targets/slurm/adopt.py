@@ -52,7 +52,7 @@ def batch_settings(options: Mapping[str, str], setup: Sequence[str]) -> BatchSet
     if options.get("chdir") == ".":  # where the job is submitted, as for a job without the option
         del lost["--chdir"]
     for name, value in options.items():
-        if name in handled:
+        if name in handled or "container" in name:
             continue
         if len(name) == 1:
             lost[f"-{name}"] = "write the option by its long name"
