@@ -6,6 +6,9 @@ import os
 from typing import NoReturn
 
 import pytest
+from packaging.version import Version
+
+from cloudtrain.targets.sagemaker.catalogue import shapes
 
 PINNED = "CLOUDTRAIN_TEST_PINNED" in os.environ
 """Read before the fixtures that remove cloudtrain's variables."""
@@ -17,3 +20,11 @@ def skip_guard(reason: str) -> NoReturn:
     if PINNED:
         pytest.fail(reason)
     pytest.skip(reason)
+
+
+def skip_older_botocore() -> None:
+    """Skip a comparison with what botocore knows of the service, where it is older than our copy."""
+    botocore = pytest.importorskip("botocore")
+    ours = shapes._model()["botocore"]
+    if Version(botocore.__version__) < Version(ours):
+        skip_guard(f"made with botocore {ours}, here is {botocore.__version__}")
