@@ -19,6 +19,8 @@ _MOST_SEARCHED = 300
 _START = "\ue000"
 _END = "\ue001"
 """Around the parts of a value that only a running shell knows."""
+_OF_SCRIPT = "\ue002"
+"""At the end of such a part that another shell would not know: it needs variables of the script."""
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _SPACE = " \t\n"
@@ -33,11 +35,13 @@ _BRACES = re.compile(r"\{[^{}\s'\"]{0,80}(?:,|\.\.)[^{}\s'\"]{0,80}\}")
 _LETTERS = re.compile(r"[^\s;&|()<>'\"\\$`{~*?]+")
 _PARAMETER = re.compile(
     r"(#?)([A-Za-z_]\w*|[@*]|\d+|#)(?:\[([^]]*)\])?"
-    r"(:?[-=+?]|%%?|##?|//?|\^\^?|,,?|:|)(.*)",
+    r"(:?[-=+?]|%%?|##?|//?|:|)(.*)",
     re.DOTALL,
 )
 """`NAME[INDEX]OPERATOR WORD`, perhaps after the `#` that asks for the length."""
 _REFERENCE = re.compile(r"'[^']*'|\\.|\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})", re.DOTALL)
+_NEEDED = re.compile(r"'[^']*'|\\.|\$\{?[#!]?([A-Za-z_]\w*|[\d@*#?$!-])", re.DOTALL)
+"""A variable or an argument in a text."""
 _SAFE = re.compile(r"[\w./:@%+=,-]+")
 
 _OF_SHELL = re.compile(load_table(__file__, "launchers.toml")["variables"]["of_shell"])
@@ -53,10 +57,15 @@ class Open(str):
     marked: str
     """The text with marks around these parts."""
 
+    @property
+    def is_of_script(self) -> bool:
+        """Whether only this script knows a part, because it is from variables of the script."""
+        return _OF_SCRIPT in self.marked
 
-def unknown(raw: str) -> str:
+
+def unknown(raw: str, *, is_of_script: bool = False) -> str:
     """Return the value that stands for what only a running shell knows."""
-    return f"{_START}{raw}{_END}"
+    return f"{_START}{raw}{_OF_SCRIPT if is_of_script else ''}{_END}"
 
 
 def is_unknown(text: str) -> bool:
@@ -79,12 +88,14 @@ def result_of(text: str) -> str:
 
 def part_of(word: str, text: str) -> str:
     """Return the text of a word's part; `Open` if the word is."""
-    return result_of(unknown(text)) if isinstance(word, Open) else text
+    if not isinstance(word, Open):
+        return text
+    return result_of(unknown(text, is_of_script=word.is_of_script))
 
 
 def without_marks(text: str) -> str:
     """Return a text without the characters that mark unknown parts."""
-    return text.replace(_START, "").replace(_END, "")
+    return re.sub(f"[{_START}{_END}{_OF_SCRIPT}]", "", text)
 
 
 class WordReader:
@@ -220,19 +231,30 @@ class WordReader:
         match = _PARAMETER.fullmatch(parameter)
         if match:
             values = self._parameter(match, quoted=quoted)
-            return [unknown(raw)] if values is None else values
+            if values is not None:
+                return values
         if raw.startswith("$((") and raw.endswith("))"):
             number = self.computed(raw[3:-2])
             if number is not None:
                 return [number]
-        return [unknown(_REFERENCE.sub(self._known_reference, raw))]
+        if not match:
+            raw = _REFERENCE.sub(self._known_reference, raw)
+        needed = [each[1] for each in _NEEDED.finditer(raw) if each[1]]
+        is_of_script = any(
+            not name.isidentifier() or name.startswith("BASH_") or name in self.variables
+            for name in needed
+        )
+        return [unknown(raw, is_of_script=is_of_script)]
 
     def _known_reference(self, match: re.Match[str]) -> str:
-        """Return the value of a variable inside of `$(...)`; the text as written if it is not
-        known, or if it needs quotes."""
+        """Return the value of a variable inside of `$(...)`, or the command whose output it has;
+        the text as written if the value needs quotes."""
         value = self.variables.get(match[1] or match[2])
-        is_plain = isinstance(value, str) and _SAFE.fullmatch(value)
-        return str(value) if is_plain else match[0]
+        if isinstance(value, str) and value:
+            is_output = is_unknown(value) and not has_known(value)
+            if is_output or _SAFE.fullmatch(value):
+                return without_marks(value)
+        return match[0]
 
     def _parameter(self, match: re.Match[str], *, quoted: bool) -> list[str] | None:
         """Return the value of a parameter, or the values of an array; None if only a running shell
@@ -426,10 +448,6 @@ def _regex(pattern: str) -> str:
 
 def _changed(value: str, symbol: str, pattern: str) -> str | None:
     """Return a value changed as `${NAME%PATTERN}` and the like do; None if that is not known."""
-    if symbol[0] in "^,":
-        change = str.upper if symbol[0] == "^" else str.lower
-        size = len(value) if len(symbol) > 1 else 1
-        return None if pattern else change(value[:size]) + value[size:]
     if symbol[0] == "/":
         return _replaced(value, symbol, pattern)
 
@@ -471,3 +489,47 @@ _OPERATIONS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
     ast.Div: lambda a, b: int(a / b), ast.Mod: operator.mod,
 }  # fmt: skip
+
+
+def truth(words: list[str]) -> bool | None:
+    """Return whether a test such as `-n WORD` or `A = B` holds; None if that is not known."""
+    for symbols, decisive in ((("||", "-o"), True), (("&&", "-a"), False)):
+        for place, word in enumerate(words):
+            if word in symbols and place:
+                both = (truth(words[:place]), truth(words[place + 1 :]))
+                if decisive in both:
+                    return decisive
+                return None if None in both else not decisive
+    if words[:1] == ["!"]:
+        holds = truth(words[1:])
+        return None if holds is None else not holds
+    if len(words) == 3:
+        return _compared(*words)
+    if len(words) == 2 and words[0] == "-z":
+        return truth(["!", words[1]])
+    word = words[-1] if words else ""
+    if words[:-1] not in ([], ["-n"]) or (is_unknown(word) and not has_known(word)):
+        return None
+    return word != ""
+
+
+def _compared(left: str, symbol: str, right: str) -> bool | None:
+    compare = _NUMBERS.get(symbol)
+    if compare:
+        if not (left.isdecimal() and right.isdecimal()):
+            return None
+        return compare(int(left), int(right))
+    found = left == right or matches(right, left)
+    if symbol not in ("=", "==", "!=") or is_unknown(left) or found is None:
+        return None
+    return found is (symbol != "!=")
+
+
+_NUMBERS: dict[str, Callable[[int, int], bool]] = {
+    "-eq": operator.eq,
+    "-ne": operator.ne,
+    "-lt": operator.lt,
+    "-le": operator.le,
+    "-gt": operator.gt,
+    "-ge": operator.ge,
+}

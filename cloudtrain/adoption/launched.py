@@ -440,6 +440,8 @@ def _launch_in(
         path = "".join(command.words[1:2])
         if command.words[0] in ("source", ".") and re.match(r"[^/~$]", path):
             launch.lost[command.text[:80]] = _RELATIVE
+        if any(isinstance(word, Open) and word.is_of_script for word in command.words):
+            launch.lost[command.text[:80]] = "it needs variables of the script"
     _settle_variables(launch, has_setup=has_setup)
     # its own lines set variables, and may need what the script's lines prepare
     launch.setup = [*map(_shown, setup), *launch.setup]
@@ -494,11 +496,15 @@ def _lose_unknown_words(launch: TrainingLaunch) -> None:
 def _shown(command: ShellCommand) -> str:
     """Return a command with its known variables replaced. What only the shell knows stays as
     written."""
-    if "||" not in command.text and all(
-        re.fullmatch(r"[\w./:=@+~${}-]+", word) for word in command.words
-    ):
-        return " ".join(command.words)
-    return command.text
+    if "||" in command.text:
+        return command.text
+    words = []
+    for word in command.words:
+        if isinstance(word, Open) and not re.fullmatch(r"[\w./:=@+~${}-]+", word):
+            words.append(f'"{word}"')
+        else:
+            words.append(word if isinstance(word, Open) else shlex.quote(word))
+    return " ".join(words)
 
 
 def _settle_variables(launch: TrainingLaunch, *, has_setup: bool) -> None:
@@ -519,7 +525,8 @@ def _settle_variables(launch: TrainingLaunch, *, has_setup: bool) -> None:
         del launch.variables[name]
         # quotes inside of `$(...)` do not end those around the value
         outside = re.sub(r"\$\([^)]*\)", "", value)
-        if has_setup and '"' not in outside and "\n" not in value:
+        is_whole = '"' not in outside and "\n" not in value and not value.is_of_script
+        if has_setup and is_whole:
             launch.setup.append(f'export {name}="{value}"')
         else:
             launch.lost[f"${name}"] = (

@@ -3,7 +3,6 @@ shows. Follows conditions that are known, loops, functions, `eval` and `source`.
 
 from __future__ import annotations
 
-import operator
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -15,10 +14,10 @@ from cloudtrain.adoption.expansion import (
     Open,
     Value,
     WordReader,
-    has_known,
     is_unknown,
     matches,
     result_of,
+    truth,
     unknown,
     without_marks,
 )
@@ -308,7 +307,7 @@ class _Reader(WordReader):
 
         body = self.at
         if not isinstance(items, list) or any(map(is_unknown, items)) or len(items) > _MOST_ITEMS:
-            self.variables[name] = unknown(f"${name}")
+            self.variables[name] = unknown(f"${name}", is_of_script=True)
             self._under(None, condition, lambda: self.read_list("done"))
         elif not items or self.script.is_skipped:
             self._under(False, "", lambda: self.read_list("done"))
@@ -388,7 +387,7 @@ class _Reader(WordReader):
         start = self.at
         self.at = self._closing(start - len(word), "(", ")")
         for name in re.findall(r"[A-Za-z_]\w*", self.text[start : self.at]):
-            self.variables[name] = unknown(f"${name}")
+            self.variables[name] = unknown(f"${name}", is_of_script=True)
         self.script.holds = None
 
     def _test(self, _: str) -> None:
@@ -406,7 +405,7 @@ class _Reader(WordReader):
             else:
                 words += self.word(split=False, ends=" \t\n")
         self.at += len("]]")
-        self.script.holds = _truth(words)
+        self.script.holds = truth(words)
 
     def _simple(self, is_after_pipe: bool) -> None:
         """Read a simple command and carry it out."""
@@ -504,7 +503,7 @@ class _Reader(WordReader):
             before = ""
         if len(before) + len(value) > MOST:
             raise ValueError("a variable is too long")
-        command.assigned[name] = unknown(f"${name}") if index else before + value
+        command.assigned[name] = unknown(f"${name}", is_of_script=True) if index else before + value
 
     def _words(self, ends: str) -> list[str]:
         """Read words up to one of the characters `ends`."""
@@ -532,7 +531,7 @@ class _Reader(WordReader):
         name, *arguments = command.words or [""]
         script.holds = None if script.decides else True
         if name in ("[", "test"):
-            script.holds = _truth(arguments[:-1] if name == "[" else arguments)
+            script.holds = truth(arguments[:-1] if name == "[" else arguments)
         elif name in ("true", ":", "false"):
             script.holds = name != "false"
         elif name in ("exit", "return") and not script.condition:
@@ -573,7 +572,7 @@ class _Reader(WordReader):
                 exported.pop(each, None)
         elif name in _SETTING:
             for each in arguments:
-                self.variables[each] = unknown(f"${each}")
+                self.variables[each] = unknown(f"${each}", is_of_script=True)
         elif name == "shift":
             values = self.variables.get("@", [])
             self.variables["@"] = list(values[int("".join(arguments) or 1) :])
@@ -628,49 +627,3 @@ _COMPOUNDS: dict[str, Callable[[_Reader, str], None]] = {
 
 def _results_of(variables: Mapping[str, str]) -> dict[str, str]:
     return {name: result_of(value) for name, value in variables.items()}
-
-
-def _truth(words: list[str]) -> bool | None:
-    """Return whether a test such as `-n WORD` or `A = B` holds; None if that is not known."""
-    for symbols, decisive in ((("||", "-o"), True), (("&&", "-a"), False)):
-        for place, word in enumerate(words):
-            if word in symbols and place:
-                both = (_truth(words[:place]), _truth(words[place + 1 :]))
-                if decisive in both:
-                    return decisive
-                return None if None in both else not decisive
-    if words[:1] == ["!"]:
-        holds = _truth(words[1:])
-        return None if holds is None else not holds
-    if words[:1] == ["("] and words[-1:] == [")"]:
-        return _truth(words[1:-1])
-    if len(words) == 3:
-        return _compared(*words)
-    if len(words) == 2 and words[0] == "-z":
-        return _truth(["!", words[1]])
-    word = words[-1] if words else ""
-    if words[:-1] not in ([], ["-n"]) or (is_unknown(word) and not has_known(word)):
-        return None
-    return word != ""
-
-
-def _compared(left: str, symbol: str, right: str) -> bool | None:
-    compare = _NUMBERS.get(symbol)
-    if compare:
-        if not (left.isdecimal() and right.isdecimal()):
-            return None
-        return compare(int(left), int(right))
-    found = left == right or matches(right, left)
-    if symbol not in ("=", "==", "!=") or is_unknown(left) or found is None:
-        return None
-    return found is (symbol != "!=")
-
-
-_NUMBERS: dict[str, Callable[[int, int], bool]] = {
-    "-eq": operator.eq,
-    "-ne": operator.ne,
-    "-lt": operator.lt,
-    "-le": operator.le,
-    "-gt": operator.gt,
-    "-ge": operator.ge,
-}

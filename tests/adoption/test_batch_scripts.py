@@ -218,6 +218,33 @@ def test_the_interpreter_is_kept(lines: str, settings: dict[str, Any], names: se
 
 
 @pytest.mark.parametrize(
+    ("lines", "setup", "names"),
+    [
+        (
+            "export A=/x:$PATH B=$(date +%F)",
+            ['export A="/x:$PATH"', 'export B="$(date +%F)"'],
+            set(),
+        ),
+        (
+            "H=$(hostname -s)\nexport U=$(getent hosts $H)",
+            ['export U="$(getent hosts $(hostname -s))"'],
+            set(),
+        ),
+        ('D=\'x y\'\nmkdir -p "$D" "$HOME/a b"', ["mkdir -p 'x y' \"$HOME/a b\""], set()),
+        ('read -ra N <<< "$LIST"\nexport U=${N[0]}', [], {"$U"}),
+        ("export U=$1", [], {"$U"}),
+        ("export U=$(dirname $0)/lib", [], {"$U"}),
+        ('N=$(a b)\nM="$N c"\nexport U=$(f "$M")', [], {"$U"}),
+        ("read -r D\nmodule load $D", ["module load $D"], {"module load $D"}),
+    ],
+)
+def test_lines_that_prepare_the_shell(lines: str, setup: list[str], names: set[str]) -> None:
+    """A line of `setup` has the values of the script's variables, which it would not know itself."""
+    job, differences = adopted(f"{ONE}{lines}\n{RUN}")
+    assert (job["settings"].get("setup", []), differences) == (setup, names)
+
+
+@pytest.mark.parametrize(
     ("line", "names"),
     [
         (f"{RUN} --lr $LR --out=$DIR/x '$A' -v", {"--lr", "--out"}),
