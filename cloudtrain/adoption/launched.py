@@ -478,7 +478,8 @@ def _lose_unknown_words(launch: TrainingLaunch) -> None:
     if start and start != launch.program[0]:
         launch.program[0] = result_of(unknown(start)) if re.search(r"[$`]", start) else start
     for word in list(launch.program):
-        if isinstance(word, Open) and _ARGUMENTS.fullmatch(word):
+        is_argument = isinstance(word, Open) and _ARGUMENTS.fullmatch(word)
+        if is_argument and len(launch.program) > 1:
             launch.program.remove(word)
             launch.lost[word] = "the script's arguments: give them with `--args`"
             continue
@@ -488,7 +489,7 @@ def _lose_unknown_words(launch: TrainingLaunch) -> None:
             launch.lost[name] = (
                 f"only a running shell knows `{word[:80]}`: write the value into the job file"
             )
-            if re.search(r"\$\{?\d", word):
+            if re.search(r"\$\{?[1-9@*]", word):
                 launch.lost[name] = f"`{word[:80]}` is an argument of the script: use `--args`"
         previous = word
 

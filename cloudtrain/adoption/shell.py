@@ -90,6 +90,8 @@ class _Script:
     """Whether the current command decides what runs."""
     holds: bool | None = True
     """Whether the last command succeeded; None if the text does not show it."""
+    locals: set[str] = field(default_factory=set)
+    """The variables of the current function."""
     count: int = 0
     depth: int = 0
 
@@ -421,14 +423,9 @@ class _Reader(WordReader):
                 self._assign(assignment, command)
             else:
                 words = self.word()
-                is_option = re.match(r"[ \t]+-", self.text[self.at : self.at + 9])
-                # what stands before a command's name, as in `time -p`, changes nothing
-                if (
-                    command.words
-                    or words[:1] != words
-                    or is_option
-                    or words[0] not in _BEFORE_COMMAND
-                ):
+                is_prefix = not command.words and words and words[0] in _BEFORE_COMMAND
+                # `command -v` is a command of its own
+                if not is_prefix or self.text.startswith(" -", self.at):
                     command.words += words
             self._redirections(command)
         command.text = self._shown(start)
@@ -538,7 +535,13 @@ class _Reader(WordReader):
             self._record(command)
             raise _Left(name)
         elif name in script.functions:
+            self.variables |= command.assigned
+            outer = dict(self.variables)
+            names, script.locals = script.locals, set()
             self._call(script.functions[name], command, arguments)
+            for each in script.locals:
+                self.variables[each] = outer.get(each, [])
+            script.locals = names
         elif name == "eval" and not (arguments and is_unknown(arguments[0][:1])):
             self._call(result_of(" ".join(arguments)), command, None)
         elif name in ("source", ".") and (text := script.read(result_of("".join(arguments[:1])))):
@@ -571,14 +574,18 @@ class _Reader(WordReader):
                 self.variables[each] = []
                 exported.pop(each, None)
         elif name in _SETTING:
-            for each in arguments:
+            for each in re.findall(r"(?<![\w-])[A-Za-z_]\w*", " ".join(arguments)):
                 self.variables[each] = unknown(f"${each}", is_of_script=True)
         elif name == "shift":
-            values = self.variables.get("@", [])
-            self.variables["@"] = list(values[int("".join(arguments) or 1) :])
+            values = self.variables.pop("@", None)
+            count = "".join(arguments) or "1"
+            if values is not None and count.isdecimal():
+                self.variables["@"] = list(values[int(count) :])
         elif name == "set" and arguments[:1] == ["--"]:
             self.variables["@"] = arguments[1:]
         elif name in _DECLARATIONS:
+            if name in ("local", "declare", "typeset"):
+                self.script.locals |= {*command.assigned, *arguments}
             self._set(command.assigned)
             if name == "export" or "-x" in arguments:
                 exported |= command.assigned

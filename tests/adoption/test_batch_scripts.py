@@ -253,6 +253,7 @@ def test_lines_that_prepare_the_shell(lines: str, setup: list[str], names: set[s
             {"--config-file"},
         ),
         (f'{RUN} "$@"', {"$@"}),
+        (f'shift\n{RUN} "$@"', {"$@"}),
         (f"srun bash -c 'export ID=$SLURM_PROCID; {RUN}'", {"$ID"}),
         (f"cd /fsx/other\n{RUN}", {"cd /fsx/other"}),
         (f"srun --container-image=./x.sqsh {RUN}", {"--container-image"}),
