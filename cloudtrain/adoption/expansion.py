@@ -44,7 +44,10 @@ _NEEDED = re.compile(r"'[^']*'|\\.|\$\{?[#!]?([A-Za-z_]\w*|[\d@*#?$!-])", re.DOT
 """A variable or an argument in a text."""
 _SAFE = re.compile(r"[\w./:@%+=,-]+")
 
-_OF_SHELL = re.compile(load_table(__file__, "launchers.toml")["variables"]["of_shell"])
+_TABLE = load_table(__file__, "launchers.toml")["variables"]
+IN_ENVIRONMENT = re.compile(_TABLE["in_environment"])
+"""Variables that a shell has from its environment."""
+_OF_SHELL = re.compile(rf"{_TABLE['in_environment']}|{_TABLE['of_shell']}")
 """Variables that a running shell has although the script does not set them."""
 
 Value = str | list[str]

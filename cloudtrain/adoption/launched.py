@@ -497,7 +497,8 @@ def _lose_unknown_words(launch: TrainingLaunch) -> None:
 def _shown(command: ShellCommand) -> str:
     """Return a command with its known variables replaced. What only the shell knows stays as
     written."""
-    if "||" in command.text:
+    is_replaced = " ".join(command.words) != re.sub("[\"']", "", command.text)
+    if not is_replaced or "||" in command.text:
         return command.text
     words = []
     for word in command.words:
@@ -541,17 +542,18 @@ def _change_folder(launch: TrainingLaunch, before: Sequence[ShellCommand]) -> No
         if command.words[0] != "cd" or len(command.words) != 2:
             continue
         folder = command.words[1]
-        if os.path.isabs(folder) and not os.path.isdir(folder):
-            launch.lost[f"cd {folder}"[:80]] = (
-                "this folder is not here: write the folder of the code into `source_dir`"
-            )
-        if not isinstance(folder, Open):
-            launch.source_dir = os.path.join(launch.source_dir or "", folder)
-        # these mean the folder in which the paths of the script start anyway
-        elif not re.search(r"SLURM_SUBMIT_DIR|\$0|BASH_SOURCE", folder):
+        # the folder in which the paths of the script start anyway
+        below = _IN_FOLDER.sub("./", f"{folder}/").rstrip("/")
+        if re.search(r"[$`~]", below):
             launch.lost[f"cd {folder}"[:80]] = (
                 "only a running shell knows the folder: write it into `source_dir`"
             )
+            continue
+        if os.path.isabs(below) and not os.path.isdir(below):
+            launch.lost[f"cd {folder}"[:80]] = (
+                "this folder is not here: write the folder of the code into `source_dir`"
+            )
+        launch.source_dir = os.path.normpath(os.path.join(launch.source_dir or "", below))
 
 
 def _accelerators(value: Any) -> tuple[str | None, int | None]:

@@ -408,8 +408,11 @@ def _mpirun(words: Sequence[str], folder: str) -> TrainingLaunch:
         elif name in ("--npernode", "--N"):
             launch.processes = _take_count(rest)
         elif name in ("--H", "--host") and rest:
-            hosts = rest.pop(0).split(",")
-            slots = [int(host.partition(":")[2] or 1) for host in hosts]
+            hosts = rest.pop(0)
+            if isinstance(hosts, Open):
+                launch.lost[word] = _known_later(hosts, "resources.instance_count")
+            else:
+                slots = [int(host.partition(":")[2] or 1) for host in hosts.split(",")]
         elif name in ("--hostfile", "--machinefile") and rest:
             slots = _slots_in(_text(launch, name, folder, rest.pop(0)))
         elif name == "--x" and rest:

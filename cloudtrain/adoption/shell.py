@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from cloudtrain.adoption.expansion import (
+    IN_ENVIRONMENT,
     MOST,
     Open,
     Value,
@@ -28,6 +29,7 @@ _MOST_COMMANDS = 5000
 """Maximum number of commands that are read. Functions that call each other could grow without a
 limit."""
 
+_MOST_TEXT = 1 << 18
 _MOST_ITEMS = 64
 _MOST_DEPTH = 20
 
@@ -90,6 +92,8 @@ class _Script:
     """Whether the current command decides what runs."""
     holds: bool | None = True
     """Whether the last command succeeded; None if the text does not show it."""
+    exports_all: bool = False
+    """Whether `set -a` exports what is set."""
     locals: set[str] = field(default_factory=set)
     """The variables of the current function."""
     count: int = 0
@@ -112,6 +116,8 @@ def commands_of(
     Raises:
         ValueError: a quote, a bracket or a loop is not closed, or a value is too long.
     """
+    if len(text) > _MOST_TEXT:
+        raise ValueError(f"it has more than {_MOST_TEXT >> 10} KiB")
     script = _Script({}, read)
     for name, value in (variables or {}).items():
         script.variables[name] = value.marked if isinstance(value, Open) else value
@@ -198,7 +204,7 @@ class _Reader(WordReader):
     def _shown(self, start: int) -> str:
         """Return the text since `start` on one line."""
         text = self.text[start : self.at].replace("\\\n", " ")
-        return " ".join(text.split()).rstrip("&|;() ")
+        return " ".join(text.split())
 
     def _under(self, holds: bool | None, condition: str, read: Callable[[], _Result]) -> _Result:
         """Read commands that run if `holds`. None means that `condition` cannot be decided: then
@@ -560,10 +566,12 @@ class _Reader(WordReader):
         self.script.commands.append(command)
 
     def _set(self, assigned: Mapping[str, str]) -> None:
+        """Set variables. Those that the shell has from its environment are exported already."""
+        script = self.script
         self.variables |= assigned
         for name, value in assigned.items():
-            if name in self.script.exported:
-                self.script.exported[name] = value
+            if script.exports_all or name in script.exported or IN_ENVIRONMENT.fullmatch(name):
+                script.exported[name] = value
 
     def _sets(self, command: ShellCommand) -> bool:
         """Carry out a command that sets variables. Return whether it is one, and runs."""
@@ -583,7 +591,9 @@ class _Reader(WordReader):
                 self.variables["@"] = list(values[int(count) :])
         elif name == "set" and arguments[:1] == ["--"]:
             self.variables["@"] = arguments[1:]
-        elif name in _DECLARATIONS:
+        elif name == "set" and arguments in (["-a"], ["+a"]):
+            self.script.exports_all = arguments == ["-a"]
+        elif name in _DECLARATIONS and not any(map(is_unknown, arguments)):
             if name in ("local", "declare", "typeset"):
                 self.script.locals |= {*command.assigned, *arguments}
             self._set(command.assigned)

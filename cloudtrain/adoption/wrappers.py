@@ -14,7 +14,7 @@ from cloudtrain.documents.document import Unreadable, read_text
 from cloudtrain.rules.job import LAUNCHER_VARIABLES
 
 SETUP = re.compile(
-    r"(module|ml|source|\.|conda|mamba|micromamba|spack|ulimit|mkdir -p)\s|"
+    r"(module|ml|source|\.|conda|mamba|micromamba|spack|ulimit|mkdir -p|export)\s|"
     r"eval \"\$\((conda|micromamba) "
 )
 """Beginnings of lines that prepare the shell for the launch line."""

@@ -235,6 +235,8 @@ def test_the_interpreter_is_kept(lines: str, settings: dict[str, Any], names: se
         ("export U=$1", [], {"$U"}),
         ("export U=$(dirname $0)/lib", [], {"$U"}),
         ('N=$(a b)\nM="$N c"\nexport U=$(f "$M")', [], {"$U"}),
+        ("export $(cat .env)", ["export $(cat .env)"], set()),
+        ("PATH=/opt/bin:$PATH\nX=1", ['export PATH="/opt/bin:$PATH"'], set()),
         ("read -r D\nmodule load $D", ["module load $D"], {"module load $D"}),
     ],
 )
@@ -261,12 +263,22 @@ def test_lines_that_prepare_the_shell(lines: str, setup: list[str], names: set[s
         ("torchrun --nproc-per-node 8 $PWD/$SCRIPT", {"$SCRIPT"}),
         (f"srun bash -c 'cd /workspace && {RUN}'", {"cd /workspace"}),
         (f"env ID=$SLURM_JOB_ID {RUN}", set()),
+        (f"cd $SLURM_SUBMIT_DIR\n{RUN}", set()),
+        (f"cd $DIR/sub\n{RUN}", {"cd $DIR/sub"}),
         (f"srun --ntasks-per-gpu=1 --label {RUN}", {"--ntasks-per-gpu"}),
     ],
 )
 def test_each_difference_has_one_row(line: str, names: set[str]) -> None:
     """With the name of the option, for a value, a file or a folder that only the cluster has."""
     assert adopted(ONE + line)[1] == names
+
+
+def test_variables_and_folders_of_a_script() -> None:
+    """`set -a` exports what a file sets; a folder below the one of the submit is that of the code."""
+    Path(".env").write_text("A=1\nB='x y'\n")
+    script = f"set -a\nsource .env\nset +a\nC=3\ncd $SLURM_SUBMIT_DIR/sub\n{RUN}"
+    fits(ONE + script, {"variables": {"A": "1", "B": "x y"}}, set())
+    assert ct.adopt("job.sh").job.source_dir == "sub"
 
 
 def test_a_line_of_srun_asks_for_its_own_machines() -> None:
