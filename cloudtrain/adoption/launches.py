@@ -157,7 +157,8 @@ def _options(words: Sequence[str], flags: Container[str]) -> tuple[Options, list
     while rest and rest[0].startswith("-") and rest[0] != "--":
         word, equals, value = rest.pop(0).partition("=")
         name = word.replace("_", "-")
-        if not equals and rest and name not in flags:
+        takes_next = not equals and name not in flags
+        if takes_next and rest and not rest[0].startswith("--"):
             value = rest.pop(0)
         options.setdefault(name, []).append(value)
     if rest[:1] == ["--"]:

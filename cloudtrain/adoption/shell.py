@@ -581,6 +581,10 @@ class _Reader(WordReader):
             for each in arguments:
                 self.variables[each] = []
                 exported.pop(each, None)
+        elif name == "read" and command.document is not None:
+            document = command.document
+            is_open = isinstance(document, Open)
+            self.variables[arguments[-1]] = document.marked if is_open else document
         elif name in _SETTING:
             for each in re.findall(r"(?<![\w-])[A-Za-z_]\w*", " ".join(arguments)):
                 self.variables[each] = unknown(f"${each}", is_of_script=True)

@@ -111,6 +111,7 @@ FILES = {
         (f"srun bash <<EOF\n{OVER} --bs $((2+3))\nEOF", {**RANKS, "hyperparameters": {"bs": 5}}),
         (f"cat > made.sh <<'EOF'\n{OVER} --bs $1\nEOF\nsrun bash made.sh 5", {**RANKS, "hyperparameters": {"bs": 5}}),
         (f"source env.sh\nsrun {OVER} --bs $B", {"hyperparameters": {"bs": 5}, "variables": {"NCCL_DEBUG": "INFO"}}),
+        (f"read -r -d '' C <<EOF\n{OVER} \\\n --bs 5\nEOF\nsrun bash -c \"$C\"", {**RANKS, "hyperparameters": {"bs": 5}}),
         (f"C='{OVER} --bs 5'\nsrun bash -c \"$C\"", {**RANKS, "hyperparameters": {"bs": 5}}),
     ],
 )  # fmt: skip
@@ -255,6 +256,7 @@ def test_lines_that_prepare_the_shell(lines: str, setup: list[str], names: set[s
             {"--config-file"},
         ),
         (f'{RUN} "$@"', {"$@"}),
+        ("torchrun --brand-new --nproc-per-node 8 train.py", {"--brand-new"}),
         (f'shift\n{RUN} "$@"', {"$@"}),
         (f"srun bash -c 'export ID=$SLURM_PROCID; {RUN}'", {"$ID"}),
         (f"cd /fsx/other\n{RUN}", {"cd /fsx/other"}),
