@@ -89,6 +89,11 @@ def result_of(text: str) -> str:
     return result
 
 
+def marked(text: str) -> str:
+    """Return the value of a result, with the marks around its unknown parts."""
+    return text.marked if isinstance(text, Open) else text
+
+
 def part_of(word: str, text: str) -> str:
     """Return the text of a word's part; `Open` if the word is."""
     if not isinstance(word, Open):
@@ -310,7 +315,7 @@ class WordReader:
         if number is None or int(number) < 0:
             return None
         # an unknown text may be several words of an array, or none
-        before = values[: int(number) + 1] if isinstance(value, list) else []
+        before = values[: int(number) + 1] if int(number) or isinstance(value, list) else []
         if any(not has_known(item) for item in before if item):
             return None
         return values[int(number) : int(number) + 1]

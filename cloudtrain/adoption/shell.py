@@ -12,10 +12,10 @@ from typing import TypeVar
 from cloudtrain.adoption.expansion import (
     IN_ENVIRONMENT,
     MOST,
-    Open,
     Value,
     WordReader,
     is_unknown,
+    marked,
     matches,
     result_of,
     truth,
@@ -92,6 +92,8 @@ class _Script:
     """Whether the current command decides what runs."""
     holds: bool | None = True
     """Whether the last command succeeded; None if the text does not show it."""
+    exports: set[str] = field(default_factory=set)
+    """Names that are exported once they are set."""
     exports_all: bool = False
     """Whether `set -a` exports what is set."""
     locals: set[str] = field(default_factory=set)
@@ -120,7 +122,7 @@ def commands_of(
         raise ValueError(f"it has more than {_MOST_TEXT >> 10} KiB")
     script = _Script({}, read)
     for name, value in (variables or {}).items():
-        script.variables[name] = value.marked if isinstance(value, Open) else value
+        script.variables[name] = marked(value) if isinstance(value, str) else value
     text = without_marks(text.replace("\r\n", "\n"))
     with suppress(_Left):
         _Reader(text, script).read_list()
@@ -570,7 +572,8 @@ class _Reader(WordReader):
         script = self.script
         self.variables |= assigned
         for name, value in assigned.items():
-            if script.exports_all or name in script.exported or IN_ENVIRONMENT.fullmatch(name):
+            is_exported = name in script.exported or name in script.exports
+            if is_exported or script.exports_all or IN_ENVIRONMENT.fullmatch(name):
                 script.exported[name] = value
 
     def _sets(self, command: ShellCommand) -> bool:
@@ -582,9 +585,7 @@ class _Reader(WordReader):
                 self.variables[each] = []
                 exported.pop(each, None)
         elif name == "read" and command.document is not None:
-            document = command.document
-            is_open = isinstance(document, Open)
-            self.variables[arguments[-1]] = document.marked if is_open else document
+            self.variables[arguments[-1]] = marked(command.document)
         elif name in _SETTING:
             for each in re.findall(r"(?<![\w-])[A-Za-z_]\w*", " ".join(arguments)):
                 self.variables[each] = unknown(f"${each}", is_of_script=True)
@@ -603,6 +604,7 @@ class _Reader(WordReader):
             self._set(command.assigned)
             if name == "export" or "-x" in arguments:
                 exported |= command.assigned
+                self.script.exports.update(arguments)
                 for each in arguments:
                     value = self.variables.get(each)
                     if isinstance(value, str):

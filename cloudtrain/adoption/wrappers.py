@@ -106,6 +106,8 @@ def unwrap(command: ShellCommand, files: ScriptFiles) -> LaunchCommand:
             _take_off(launch, name)
         else:
             launch.why_not = f"`{name}` is not a launcher that it knows"
+            if name == "sbatch":
+                launch.why_not = "the script that it submits is not here"
             if isinstance(launch.words[0], Open):
                 launch.why_not = "only a running shell knows what this is"
             launch.words = []
@@ -169,7 +171,7 @@ def _inner_words(launch: LaunchCommand, command: ShellCommand, files: ScriptFile
         script = rest[0] if is_text else files.read(rest[0])
         if is_text:
             rest[1:] = rest[2:]  # the word after the text is `$0`
-    launch.why_not = f"`{''.join(rest[:1])}` is not here"
+    launch.why_not = f"`{rest[0]}` is not here" if rest else "it starts a shell without a script"
     try:
         variables: dict[str, Value] = {**command.exported, **command.assigned, **launch.variables}
         commands = files.commands_of(script or "", {**variables, "@": rest[1:]})
@@ -298,4 +300,4 @@ def is_harmless(command: ShellCommand) -> bool:
         return False
     if command.after_pipe:
         return True
-    return not re.search(r"[^&\d]>|<<", command.text)
+    return not re.search(r"[^&\d]>(?! ?/dev/null)|<<", command.text)

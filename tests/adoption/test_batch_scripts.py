@@ -267,6 +267,8 @@ def test_lines_that_prepare_the_shell(lines: str, setup: list[str], names: set[s
         (f"env ID=$SLURM_JOB_ID {RUN}", set()),
         (f"cd $SLURM_SUBMIT_DIR\n{RUN}", set()),
         (f"cd $DIR/sub\n{RUN}", {"cd $DIR/sub"}),
+        (f"A=(1 2)\nA[1]=5\n{RUN} --lr ${{A[1]}}", {"--lr"}),
+        (f"command -v nvcc > /dev/null && echo x\n{RUN}", set()),
         (f"srun --ntasks-per-gpu=1 --label {RUN}", {"--ntasks-per-gpu"}),
     ],
 )
@@ -278,8 +280,8 @@ def test_each_difference_has_one_row(line: str, names: set[str]) -> None:
 def test_variables_and_folders_of_a_script() -> None:
     """`set -a` exports what a file sets; a folder below the one of the submit is that of the code."""
     Path(".env").write_text("A=1\nB='x y'\n")
-    script = f"set -a\nsource .env\nset +a\nC=3\ncd $SLURM_SUBMIT_DIR/sub\n{RUN}"
-    fits(ONE + script, {"variables": {"A": "1", "B": "x y"}}, set())
+    script = f"set -a\nsource .env\nset +a\nC=3\nexport D\nD=4\ncd $SLURM_SUBMIT_DIR/sub\n{RUN}"
+    fits(ONE + script, {"variables": {"A": "1", "B": "x y", "D": "4"}}, set())
     assert ct.adopt("job.sh").job.source_dir == "sub"
 
 
