@@ -118,6 +118,12 @@ def _with_options(
     if gpus:
         options["gpus-per-node"] = gpus
         launch.gpus = _last_number(gpus)
+    if launch.distribution and not launch.processes and not gpus:
+        launch.lost.setdefault(
+            "--nproc-per-node",
+            "the line starts a process for each GPU: write how many a node has into "
+            "`resources.gpus_per_instance`",
+        )
     if others:
         launch.lost["--gres"] = f"a job asks only for GPUs, not for {', '.join(others)}"
     launch.name = options.get("job-name")
@@ -389,7 +395,8 @@ def read_launch_line(text: str, folder: str = ".", arguments: Sequence[str] = ()
         return read_batch_script(text, folder, arguments)
     launch = _launch_in(text, {}, folder, arguments=arguments)
     if launch.srun and not _ALLOCATION.isdisjoint(launch.srun):
-        return _with_options(launch, {}, ())
+        of_job = {"exclusive", "job-name", "nodelist"} & launch.srun.keys()
+        return _with_options(launch, {name: launch.srun[name] for name in of_job}, ())
     _share_tasks(launch, {})
     _settle_container(launch, launch.srun or {})
     return launch

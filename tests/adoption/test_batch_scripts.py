@@ -190,6 +190,8 @@ def test_options_mean_what_slurm_means(
         ("-N2 --ntasks-per-node=4", "mpirun -np 8 python train.py", 2, set()),
         ("-N2", "deepspeed --num_gpus 4 --no_local_rank train.py", 2, {"--nodes"}),
         ("--ntasks=2", f"srun {OVER}", 2, {"--ntasks"}),
+        ("-N1", "torchrun --nproc-per-node gpu train.py", 1, {"--nproc-per-node"}),
+        ("-N1 --gpus=4", "torchrun --nproc-per-node gpu train.py", 1, set()),
     ],
 )
 def test_what_a_line_starts_otherwise_than_the_job(
@@ -288,9 +290,9 @@ def test_variables_and_folders_of_a_script() -> None:
 def test_a_line_of_srun_asks_for_its_own_machines() -> None:
     """Without a batch script, the options of `srun` are those of the job."""
     found = ct.adopt(
-        "srun -p big -N2 --gres=gpu:4 --ntasks-per-node=4 -c5 python -u train.py --lr 1"
+        "srun -p big -N2 --gres=gpu:4 --ntasks-per-node=4 -c5 --exclusive python -u train.py --lr 1"
     )
-    assert found.settings == {"partition": "big", "exclusive": False, "cpus_per_instance": 20}
+    assert found.settings == {"partition": "big"}
     job = shape(found.job)
     assert (job["type"], job["instances"], job["processes"]) == ("torch", 2, 4)
     assert found.job.resources.gpus_per_instance == 4
