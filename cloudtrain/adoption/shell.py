@@ -46,6 +46,7 @@ _DEFINITION = re.compile(
 _IN_TEST = re.compile(r"(&&|\|\||[()<>])(?=\s)")
 _DECLARATIONS = frozenset("export declare local readonly typeset".split())
 _BEFORE_COMMAND = frozenset("time exec nohup command builtin".split())
+_OF_FUNCTION = frozenset("local declare typeset".split())
 _SETTING = frozenset("read mapfile readarray let getopts".split())
 """Commands that set the variables that they name."""
 
@@ -599,7 +600,7 @@ class _Reader(WordReader):
         elif name == "set" and arguments in (["-a"], ["+a"]):
             self.script.exports_all = arguments == ["-a"]
         elif name in _DECLARATIONS and not any(map(is_unknown, arguments)):
-            if name in ("local", "declare", "typeset"):
+            if name in _OF_FUNCTION:
                 self.script.locals |= {*command.assigned, *arguments}
             self._set(command.assigned)
             if name == "export" or "-x" in arguments:
