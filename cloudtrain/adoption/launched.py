@@ -92,7 +92,7 @@ def _with_options(
     options = {**batch}
     of_step = {}
     for name, value in (launch.srun or {}).items():
-        if name in _ALLOCATION or name in _GPU_OPTIONS or name in ("nodes", *_TASK_COUNTS):
+        if name in (*_GPU_OPTIONS, "nodes", *_TASK_COUNTS):
             of_step[name] = value
     if not of_step.keys().isdisjoint(_GPU_OPTIONS):
         for name in _GPU_OPTIONS:
@@ -223,10 +223,10 @@ def _share_tasks(launch: TrainingLaunch, batch: Mapping[str, str]) -> None:
             "`resources.instance_count`"
         )
     if launch.tool in ("mpirun", "horovodrun"):
-        total = launch.instances * (launch.processes or tasks)
-        if launch.processes is None or total % nodes:
-            total = tasks * nodes
-        launch.processes = total // nodes
+        total = launch.instances * (launch.processes or tasks * nodes)
+        if total % nodes:
+            launch.lost["-np"] = f"{total} processes cannot be shared out among {nodes} nodes"
+        launch.processes = max(1, total // nodes)
         launch.instances = nodes
         return
 
@@ -394,16 +394,18 @@ def read_launch_line(text: str, folder: str = ".", arguments: Sequence[str] = ()
     if _submitted(text, folder, arguments)[1] is not text:
         return read_batch_script(text, folder, arguments)
     launch = _launch_in(text, {}, folder, arguments=arguments)
-    if launch.srun and not _ALLOCATION.isdisjoint(launch.srun):
-        of_job = {"exclusive", "job-name", "nodelist"} & launch.srun.keys()
-        return _with_options(launch, {name: launch.srun[name] for name in of_job}, ())
+    if launch.srun and not launch.srun.keys().isdisjoint(_ALLOCATION):
+        of_job = {name: launch.srun[name] for name in _ALLOCATION if name in launch.srun}
+        return _with_options(launch, of_job, ())
     _share_tasks(launch, {})
     _settle_container(launch, launch.srun or {})
     return launch
 
 
-_ALLOCATION = frozenset("partition account qos time gres gpus gpus-per-node constraint mem".split())
-"""Options with which `srun` asks for machines itself."""
+_ALLOCATION = (
+    "partition account qos time gres gpus gpus-per-node constraint mem exclusive job-name nodelist"
+).split()
+"""Options with which `srun` asks for machines itself, if it is not in a batch script."""
 
 
 def _launch_in(

@@ -188,6 +188,8 @@ def test_options_mean_what_slurm_means(
         ("-N2\n#SBATCH hetjob\n#SBATCH -N 5", f"srun {OVER}", 2, {"#SBATCH hetjob"}),
         ("-N $COUNT", f"srun {RUN}", 1, {"--nodes"}),
         ("-N2 --ntasks-per-node=4", "mpirun -np 8 python train.py", 2, set()),
+        ("-N2 --ntasks-per-node=4", "mpirun python train.py", 2, set()),
+        ("-N2", "mpirun -np 3 python train.py", 2, {"-np"}),
         ("-N2", "deepspeed --num_gpus 4 --no_local_rank train.py", 2, {"--nodes"}),
         ("--ntasks=2", f"srun {OVER}", 2, {"--ntasks"}),
         ("-N1", "torchrun --nproc-per-node gpu train.py", 1, {"--nproc-per-node"}),
@@ -285,6 +287,13 @@ def test_variables_and_folders_of_a_script() -> None:
     script = f"set -a\nsource .env\nset +a\nC=3\nexport D\nD=4\ncd $SLURM_SUBMIT_DIR/sub\n{RUN}"
     fits(ONE + script, {"variables": {"A": "1", "B": "x y", "D": "4"}}, set())
     assert ct.adopt("job.sh").job.source_dir == "sub"
+
+
+def test_a_step_does_not_change_what_the_script_asks_for() -> None:
+    """Its memory, partition and time are those of a part of the machines."""
+    lines = f"#SBATCH -N1 --mem=64G -p a -t 60\nsrun --mem=0 -p b -t 30 {RUN}"
+    settings = {"exclusive": False, "partition": "a", "extra_sbatch": ["--mem=64G"]}
+    fits(lines, {"settings": settings, "runtime": 3600}, set())
 
 
 def test_a_line_of_srun_asks_for_its_own_machines() -> None:
