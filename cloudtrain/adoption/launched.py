@@ -447,7 +447,9 @@ def _launch_in(
         setup = [each for each in before if SETUP.match(each.text)]
     for command in setup:
         path = "".join(command.words[1:2])
-        if command.words[0] in ("source", ".") and re.match(r"[^/~$]", path):
+        # a shell finds conda's `activate` by the search path
+        is_below = re.match(r"[^/~$]", path) and path != "activate"
+        if command.words[0] in ("source", ".") and is_below:
             launch.lost[command.text[:80]] = _RELATIVE
         if any(isinstance(word, Open) and word.is_of_script for word in command.words):
             launch.lost[command.text[:80]] = "it needs variables of the script"

@@ -110,7 +110,12 @@ def unwrap(command: ShellCommand, files: ScriptFiles) -> LaunchCommand:
                 launch.why_not = "the script that it submits is not here"
             if isinstance(launch.words[0], Open):
                 launch.why_not = "only a running shell knows what this is"
-            launch.words = []
+            # what srun starts may be a wrapper of the user's own
+            is_wrapper = launch.srun is not None and name not in OPTIONS["shell"]["harmless"]
+            if is_wrapper:
+                _take_off(launch, name)
+            else:
+                launch.words = []
     return launch
 
 

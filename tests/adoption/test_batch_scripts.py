@@ -213,6 +213,7 @@ def test_what_a_line_starts_otherwise_than_the_job(
         ("venv/bin/python train.py", {}, {"venv/bin/python"}),
         ("$HOME/venv/bin/torchrun train.py", {}, {"$HOME/venv/bin/torchrun"}),
         (f"source venv/bin/activate\n{RUN}", {"setup": ["source venv/bin/activate"]}, {"source venv/bin/activate"}),
+        (f"source activate llm\n{RUN}", {"setup": ["source activate llm"]}, set()),
         (f"E=/opt/llm\nsource $E/bin/activate\n{RUN}", {"setup": ["source /opt/llm/bin/activate"]}, set()),
         (f"module load a || module load b\n{RUN}", {"setup": ["module load a || module load b"]}, set()),
         (f"conda run -n llm {RUN}", {}, {"conda run -n llm"}),
@@ -271,6 +272,10 @@ def test_lines_that_prepare_the_shell(lines: str, setup: list[str], names: set[s
         (f"env ID=$SLURM_JOB_ID {RUN}", set()),
         (f"cd $SLURM_SUBMIT_DIR\n{RUN}", set()),
         (f"cd $DIR/sub\n{RUN}", {"cd $DIR/sub"}),
+        (
+            f"srun /fsx/profiled --out x {RUN}\nsrun echo torchrun x.py",
+            {"profiled --out x", "other lines"},
+        ),
         (f"A=(1 2)\nA[1]=5\n{RUN} --lr ${{A[1]}}", {"--lr"}),
         (f"command -v nvcc > /dev/null && echo x\n{RUN}", set()),
         (f"srun --ntasks-per-gpu=1 --label {RUN}", {"--ntasks-per-gpu"}),
