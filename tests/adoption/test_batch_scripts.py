@@ -294,6 +294,17 @@ def test_variables_and_folders_of_a_script() -> None:
     assert ct.adopt("job.sh").job.source_dir == "sub"
 
 
+def test_a_container_file_of_the_cluster_can_be_planned(cli: Cli) -> None:
+    """Its absolute path is an image, although no registry has it."""
+    Path("train.py").write_text("")
+    Path("job.sh").write_text(f"#!/bin/bash\n{ONE}srun --container-image=/fsx/x.sqsh {RUN}\n")
+    assert cli("adopt", "job.sh", "--write", ".").code == 0
+    with Path("cloudtrain.toml").open("a") as settings:
+        settings.write('shared_dir = "/fsx"\n')
+    plan = cli("plan", "job.yaml", "--target", "slurm", "--json")
+    assert (plan.code, "--container-image=/fsx/x.sqsh" in plan.out) == (0, True)
+
+
 def test_a_step_does_not_change_what_the_script_asks_for() -> None:
     """Its memory, partition and time are those of a part of the machines."""
     lines = f"#SBATCH -N1 --mem=64G -p a -t 60\nsrun --mem=0 -p b -t 30 {RUN}"
