@@ -8,7 +8,7 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
@@ -192,6 +192,74 @@ def boot_id() -> str:
         return _BOOT_ID.read_text("ascii").strip()
     except OSError:
         return ""
+
+
+# The process that works in a folder. A copy of the folder names this process too, but is not its
+# folder, so nothing may be done to the process because of what the copy says.
+
+
+class Owner(NamedTuple):
+    """The process that drives what is in a folder: its id, its start in ticks since the boot `boot`
+    ("" if the system does not tell), and the path, device and inode of its folder."""
+
+    pid: int
+    start: str
+    boot: str
+    path: str
+    device: int
+    inode: int
+
+    @classmethod
+    def of(cls, folder: str | os.PathLike[str]) -> Owner:
+        """Return this process as the owner of a folder."""
+        status = os.stat(folder)
+        path = os.path.realpath(folder)
+        pid = os.getpid()
+        return cls(pid, _start_of(pid), boot_id(), path, status.st_dev, status.st_ino)
+
+    def owns(self, folder: str | os.PathLike[str]) -> bool:
+        """Return whether the folder is the owner's, wherever it was moved, and no copy. A reboot
+        can give a device another number. Raises `OSError` if there is no such folder."""
+        status = os.stat(folder)
+        is_same_device = status.st_dev == self.device or self.boot != boot_id()
+        return is_same_device and status.st_ino == self.inode
+
+    def is_elsewhere(self, folder: str | os.PathLike[str]) -> bool:
+        """Return whether the folder is a copy, while the original, or the process that drove it,
+        is still there. What was only moved to another disk is no copy."""
+        if self.owns(folder):
+            return False
+        with suppress(FileNotFoundError):
+            if self.owns(self.path):
+                return True
+        return self.is_alive
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process lives and this process can see it. Another process that has got its
+        id is not it."""
+        if self.boot != boot_id() or self.start != _start_of(self.pid):
+            return False
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:  # another user's
+            return True
+        return True
+
+
+def _start_of(pid: int) -> str:
+    """Return when a process started, in ticks since the boot; "" if it has ended, also if nobody
+    has collected it, or on a system without /proc."""
+    try:
+        content = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return ""
+    # the program's name, in parentheses, may hold anything
+    fields = content[content.rindex(b")") + 2 :].split()
+    has_ended = fields[0] in (b"Z", b"X")
+    return "" if has_ended else fields[19].decode("ascii")
 
 
 # A faster start and exit of the command line, and the environment without the variables that

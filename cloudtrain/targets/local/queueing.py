@@ -205,7 +205,7 @@ class Queue:
     @classmethod
     def of(cls, run_dir: str) -> Queue:
         """Return the queue of the state folder that holds a run's folder."""
-        return cls(os.path.dirname(os.path.dirname(run_dir)))
+        return cls(f"{run_dir}/../..")
 
     def run_dir(self, run: str) -> str:
         return f"{self._state_dir}/runs/{run}"
