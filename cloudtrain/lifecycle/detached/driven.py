@@ -139,7 +139,7 @@ class DrivenFolder:
         }
 
     def refuse_copy(self) -> None:
-        """Raise UsageError if this folder is a copy: a second driver would send everything again."""
+        """Raise UsageError if this folder is a copy, whose driver would send all again."""
         original = self._original(self.read_status() or {})
         if original is not None:
             state_dir = quote(str(Path(original).parents[1]))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import posixpath
 import re
 import shutil
 import tarfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -33,20 +34,26 @@ _NOTHING = 3
 """The script's exit code for a missing file or folder."""
 
 
+_LEFT = "left "
+"""The beginning of the script's line on stderr about a link that leads out of the run."""
+
+
 def download(runner: Runner, folder: str, path: str, destination: Path) -> list[Path]:
     """Copy an output, such as `model`, or a part of it, such as `model/weights.pt`, into
-    `destination`. With an empty `path`, copy each output to its own folder."""
+    `destination`. With an empty `path`, copy each output to its own folder. Links out of the run's
+    folder and its outputs are left, and named."""
     places = {**_outputs(runner, folder), "logs": f"{folder}/logs"}
+    roots = (folder, *places.values())
     path = path.strip("/")
     with landing(destination, odd_names=True) as staging:
         if path:
-            if not _copy(runner, _find(path, places), staging, ""):
+            if not _copy(runner, _find(path, places), staging, "", roots):
                 names = ", ".join(f"`{name}/`" for name in places)
                 message = f"the run wrote nothing to `{path}`"
                 raise NothingWritten(message, hint=f"the run's outputs: {names}")
         else:
             for name, source in places.items():
-                _copy(runner, source, staging, f"{name}/")
+                _copy(runner, source, staging, f"{name}/", roots)
         return staging.move()
 
 
@@ -85,8 +92,11 @@ def _find(path: str, places: Mapping[str, str]) -> str:
     raise UsageError(message, hint=did_you_mean(path, places), code="CT935")
 
 
-def _copy(runner: Runner, source: str, staging: Staging, below: str) -> bool:
-    """Return False if `source` does not exist. The name of each copied file begins with `below`."""
+def _copy(
+    runner: Runner, source: str, staging: Staging, below: str, roots: Iterable[str] = ()
+) -> bool:
+    """Return False if `source` does not exist, or is outside of `roots`. The name of each copied
+    file begins with `below`."""
     broken: list[str] = []
 
     def take(stream: IO[bytes]) -> None:
@@ -102,7 +112,7 @@ def _copy(runner: Runner, source: str, staging: Staging, below: str) -> bool:
             broken.append(str(error))
 
     try:
-        runner.read("tar", source, take=take)
+        said = runner.read("tar", source, *roots, take=take)
     except CommandFailed as error:
         if error.exit_status == _NOTHING:
             return False
@@ -110,6 +120,12 @@ def _copy(runner: Runner, source: str, staging: Staging, below: str) -> bool:
     if broken:
         message = f"the download of `{source}` was interrupted: {broken[0]}"
         raise TargetUnreachable(message, hint="download it again")
+    for line in said.splitlines():
+        if line.startswith(_LEFT):
+            link, _, target = line.removeprefix(_LEFT).partition("\t")
+            place = posixpath.normpath(f"{source}/{link}")
+            reason = f"a link leads to `{target}`, which is not a part of the run"
+            tell(f"`{place}` is not copied: {reason}")
     return True
 
 

@@ -102,7 +102,7 @@ def test_lost_although_its_output_cannot_be_completed(place: Place, broken: str)
     make = Path.mkdir if broken == "output.jsonl" else Path.touch
     make(run.folder / broken)
     supervisor.kill()
-    run.service.stop(run.ref)
+    eventually(lambda: run.service.stop(run.ref) or run.status.state.is_final, "the run is lost")
     assert run.status.state is RunState.LOST
     assert "was killed, and with it every process of the run; its output is incomplete: " in str(
         run.status.reason
