@@ -242,24 +242,29 @@ class Owner(NamedTuple):
             return False
         try:
             os.kill(self.pid, 0)
-        except ProcessLookupError:
+        except OSError:
             return False
-        except PermissionError:  # another user's
-            return True
         return True
 
 
 def _start_of(pid: int) -> str:
     """Return when a process started, in ticks since the boot; "" if it has ended, also if nobody
     has collected it, or on a system without /proc."""
-    try:
-        content = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
-        return ""
-    # the program's name, in parentheses, may hold anything
-    fields = content[content.rindex(b")") + 2 :].split()
-    has_ended = fields[0] in (b"Z", b"X")
+    fields = stat_fields(pid)
+    has_ended = not fields or fields[0] in (b"Z", b"X")
     return "" if has_ended else fields[19].decode("ascii")
+
+
+def stat_fields(pid: int) -> list[bytes]:
+    """Return what Linux shows of a process in `/proc/PID/stat`, from its state on; nothing for a
+    process that has ended."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+            content = file.read()
+    except OSError:
+        return []
+    # the program's name, in parentheses, may hold anything
+    return content[content.rindex(b")") + 2 :].split()
 
 
 # A faster start and exit of the command line, and the environment without the variables that

@@ -121,13 +121,14 @@ class DrivenFolder:
         for _ in range(3):
             try:
                 status: dict[str, Any] = json.loads(self.status.read_bytes())
-                original = self._original(status)
+                original = self._original(status.get("owner"))
             except FileNotFoundError:
                 return None
             except ValueError:  # being written
                 time.sleep(0.01)
             else:
-                if original is not None and not RunState(status["state"]).is_final:
+                status["original"] = original
+                if original and not RunState(status["state"]).is_final:
                     status |= {"state": "lost", "reason": f"{_COPIED} `{original}`"}
                 return status
         return {
@@ -140,19 +141,18 @@ class DrivenFolder:
 
     def refuse_copy(self) -> None:
         """Raise UsageError if this folder is a copy, whose driver would send all again."""
-        original = self._original(self.read_status() or {})
-        if original is not None:
+        original = (self.read_status() or {}).get("original")
+        if original:
             state_dir = quote(str(Path(original).parents[1]))
             hint = f"give the command with `CLOUDTRAIN_STATE_DIR={state_dir}`"
             raise UsageError(f"{_COPIED} `{original}`", hint=hint, code="CT997")
 
-    def _original(self, status: Mapping[str, Any]) -> str | None:
-        """Return the path of the folder that this one is a copy of; None if it is none."""
-        owner = status.get("owner")
-        if owner is None:  # an earlier version's
-            return None
-        driver = Owner(*owner)
-        return driver.path if driver.is_elsewhere(self.path) else None
+    def _original(self, owner: list[Any] | None) -> str | None:
+        """Return the path of the folder that this one is a copy of; None if it is none, or an
+        earlier version wrote the status."""
+        if owner is not None and Owner(*owner).is_elsewhere(self.path):
+            return Owner(*owner).path
+        return None
 
 
 class DrivenService(Service):

@@ -97,7 +97,7 @@ class RunFolder:
         try:
             with open(self.status, "rb") as file:
                 status: dict[str, Any] = json.load(file)
-            owner = status.get("owner")
+            owner = status.setdefault("owner", None)  # of an earlier version
             if owner is not None and status["state"] not in FINAL:
                 from cloudtrain.system.processes import Owner  # a final status does not need it
 
@@ -111,12 +111,8 @@ class RunFolder:
         except ValueError as error:
             end_time = os.stat(self.status).st_mtime
             reason = f"its status cannot be read: {error}"
-            return {
-                **new_status(None, end_time),
-                "state": "lost",
-                "ended": end_time,
-                "reason": reason,
-            }
+            lost = {"state": "lost", "ended": end_time, "reason": reason}
+            return new_status(None, end_time) | lost
         return status
 
     def write_status(self, status: dict[str, Any]) -> None:

@@ -16,6 +16,7 @@ import time
 from contextlib import suppress
 from typing import NamedTuple
 
+from cloudtrain.system.processes import stat_fields
 from cloudtrain.targets.local.output import STREAMS, launched_log, rank_folders
 
 TYPE_CHECKING = False  # like typing.TYPE_CHECKING, without importing typing
@@ -50,11 +51,9 @@ def processes() -> list[int]:
 def stat_of(pid: int) -> Stat | None:
     if not HAS_PROC:
         return _psutil_stat(pid)
-    content = _read(f"/proc/{pid}/stat")
-    if content is None:
+    fields = stat_fields(pid)
+    if not fields:
         return None
-    # the program's name, in parentheses, may hold anything
-    fields = content[content.rindex(b")") + 2 :].split()
     is_zombie = fields[0] in (b"Z", b"X")
     wait_status = int(fields[49]) if is_zombie else None
     return Stat(int(fields[1]), int(fields[3]), is_zombie, wait_status)
@@ -178,11 +177,7 @@ def members(token: str, known_pids: Iterable[int] = ()) -> list[int]:
     own = os.getpid()
     marker = f"{TOKEN}={token}"
 
-    stats: dict[int, Stat] = {}
-    for pid in processes():
-        stat = stat_of(pid)
-        if stat is not None:
-            stats[pid] = stat
+    stats = _table()
 
     def descends(pid: int) -> bool:
         while pid in stats:
@@ -202,15 +197,17 @@ def members(token: str, known_pids: Iterable[int] = ()) -> list[int]:
     return found
 
 
+def _table() -> dict[int, Stat]:
+    """Return the entries of all processes of this machine, by their ids."""
+    table = {pid: stat_of(pid) for pid in processes()}
+    return {pid: stat for pid, stat in table.items() if stat is not None}
+
+
 def session_members(leader: int) -> list[int]:
     """Return the ids of the running processes in the session that `leader` leads, without
     zombies."""
-    found = []
-    for pid in processes():
-        stat = stat_of(pid)
-        if stat is not None and stat.session == leader and not stat.is_zombie:
-            found.append(pid)
-    return found
+    table = _table().items()
+    return [pid for pid, stat in table if stat.session == leader and not stat.is_zombie]
 
 
 def kill_run(token: str, known_pids: Iterable[int] = ()) -> int:

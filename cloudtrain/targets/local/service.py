@@ -128,13 +128,8 @@ def _read_here(folder: RunFolder) -> LaunchSpecification:
     """Return the run's specification with the paths that its files have now: the folder may have
     been moved since, or be a copy. Raises `TargetError`."""
     spec = folder.read_launch()
-    if spec.run_dir == folder.path:
-        return spec
-    before = json.dumps(f"{spec.run_dir}/")[1:-1]
-    now = json.dumps(f"{folder.path}/")[1:-1]
-    content = json.dumps(spec.to_json()).replace(f'"{before}', f'"{now}')
-    moved: dict[str, Any] = json.loads(content)
-    return LaunchSpecification.from_json({**moved, "run_dir": folder.path})
+    content = json.dumps(spec.to_json(), ensure_ascii=False)
+    return LaunchSpecification.from_json(json.loads(content.replace(spec.run_dir, folder.path)))
 
 
 def working_files(spec: LaunchSpecification, marker: Path) -> dict[str, Path]:
@@ -363,7 +358,8 @@ class LocalService(Service):
         status = self._status(folder)
         if status["state"] in FINAL:
             return
-        if _is_supervised(folder, status):
+        owner = status["owner"]
+        if Owner(*owner).is_alive if owner else is_held(Path(folder.lock)):
             with suppress(ProcessLookupError):  # it ended between the two lines
                 os.kill(status["pid"], signal.SIGTERM)
             return
@@ -516,14 +512,6 @@ class LocalService(Service):
             ends = f"`cloudtrain stop {name}` ends them"
             status["reason"] = f"its supervisor was killed, its processes still run; {ends}"
         return status
-
-
-def _is_supervised(folder: RunFolder, status: dict[str, Any]) -> bool:
-    """Return whether the run's supervisor lives and is a process of this machine."""
-    owner = status.get("owner")
-    if owner is None:  # a supervisor of an earlier version
-        return is_held(Path(folder.lock))
-    return Owner(*owner).is_alive
 
 
 def _is_taken_over(folder: RunFolder) -> bool:

@@ -238,4 +238,4 @@ def test_links_out_of_data_are_named(cloud: Cloud, folder: Path) -> None:
     for place in ("./src/data", "./entrance"):
         notes = ct.plan(job_of(cloud, place), cloud.settings).notes
         (note,) = (text for text in notes if "links lead out" in text)
-        assert note.endswith("is uploaded: below/key, out, twice, up")
+        assert note.endswith("is uploaded: `below/key`, `out`, `twice`, `up`")

@@ -7,7 +7,10 @@ leaves() {
   shift
   target=$(readlink -f -- "$link") || return 1
   for root; do [[ $target/ != "${root%/}"/* ]] || return 1; done
-  [ "$#" -gt 0 ] && printf 'left %s\t%s\n' "${link//[[:cntrl:]]/?}" "${target//[[:cntrl:]]/?}" >&2
+  [ "$#" -gt 0 ] || return 1
+  case $link in ./*) link=$PWD/${link#./} ;; esac
+  printf 'cloudtrain: `%s` is not copied: a link leads to `%s`, which is not a part of the run\n' \
+    "${link//[[:cntrl:]]/?}" "${target//[[:cntrl:]]/?}" >&2
 }
 if leaves "$1" "${roots[@]}"; then exit 3; fi
 if [ -d "$1" ]; then cd "$1" && below=. || exit 1
@@ -27,8 +30,8 @@ pack() {
   [ "${PIPESTATUS[2]}" -le 2 ]
 }
 { said=$(pack 2>&1); code=$?; } 4>&1
-grep '^left ' <<<"$said" >&2
-errors=$(grep -v -e '^left ' -e 'File system loop detected' -e 'Too many levels of symbolic links' \
+grep '^cloudtrain: ' <<<"$said" >&2
+errors=$(grep -v -e '^cloudtrain: ' -e 'File system loop detected' -e 'Too many levels of symbolic links' \
   -e 'No such file or directory' -e 'File removed before we read it' -e 'file changed as we read it' \
   -e 'File shrank by' -e 'Exiting with failure status' <<<"$said")
 [ -z "$errors" ] || { printf '%s\n' "$errors" >&2; exit 2; }
