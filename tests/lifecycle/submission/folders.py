@@ -157,6 +157,8 @@ class Folders:
 
     def look(self, path: str) -> str | None:
         """Ask for everything in a state folder. Return what must not have happened, if it did."""
+        if not self.runs:
+            return None
         before = self._living()
         local = service.LocalService(self.place(path), environ={})
         for listed in local.runs():
