@@ -123,8 +123,8 @@ def copy_places(
     tops = {*chain(*places.values()), *inside}
     roots = tuple(f"{os.path.realpath(place)}/" for place in tops)
     if not path:
-        all_files = {name: dict(_files(folders, roots)) for name, folders in places.items()}
-        return _copy_named({**all_files, **extras}, destination, roots)
+        outputs = {name: dict(_files(folders, roots)) for name, folders in places.items()}
+        return _copy(_named({**outputs, **extras}), destination, roots)
 
     if path == "outputs" and path not in places:
         names = [name for name in places if name.startswith("outputs/")]
@@ -133,7 +133,7 @@ def copy_places(
         outputs = {
             name.removeprefix("outputs/"): dict(_files(places[name], roots)) for name in names
         }
-        return _copy_named(outputs, destination, roots)
+        return _copy(_named(outputs), destination, roots)
 
     name, _, inner_path = path.partition("/")
     if name in extras:
@@ -143,7 +143,7 @@ def copy_places(
             raise NothingWritten(f"the run wrote nothing to `{path}`", hint=hint)
         return _copy(files, destination, roots)
 
-    existing = [place for place in _find(path, places) if place.exists()]
+    existing = [place for place in find_places(path, places) if place.exists()]
     # the job may set a link as an output's own folder
     existing = [place for place in existing if place in tops or not _leaves(place, roots)]
     if not existing:
@@ -166,8 +166,8 @@ def _no_outputs(
     return UsageError("the job declares no outputs except its model", hint=hint, code="CT935")
 
 
-def _find(path: str, places: Mapping[str, Places]) -> list[Path]:
-    """Return where `path` can stand on this machine, once for each folder of its output. Raises
+def find_places(path: str, places: Mapping[str, Places]) -> list[Path]:
+    """Return where `path` can stand, once for each folder of its output. Raises
     `UsageError` if `path` begins with no output's name."""
     words = path.split("/")
     for length in (2, 1):  # an output's name can have two parts, as `outputs/scores`
@@ -232,15 +232,13 @@ def _below(files: Files, path: str) -> dict[str, Path]:
     }
 
 
-def _copy_named(
-    outputs: Mapping[str, Files], destination: Path, roots: tuple[str, ...]
-) -> list[Path]:
-    """Copy the files of each output into a subfolder with the output's name."""
+def _named(outputs: Mapping[str, Files]) -> Files:
+    """Return the files of all outputs, each output's below a subfolder with its name."""
     all_files: dict[str, Path] = {}
     for name, files in outputs.items():
         for path, file in files.items():
             all_files[f"{name}/{path}"] = file
-    return _copy(all_files, destination, roots)
+    return all_files
 
 
 def _copy(files: Mapping[str, Path], destination: Path, roots: tuple[str, ...]) -> list[Path]:

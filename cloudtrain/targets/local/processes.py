@@ -72,14 +72,8 @@ def environment_of(pid: int) -> dict[str, str] | None:
 def carries(pid: int, variable: str) -> bool:
     """Return whether the process was started with `variable`, written as `NAME=value`, in its
     environment."""
-    if not HAS_PROC:
-        name, _, value = variable.partition("=")
-        return (_psutil_environment(pid) or {}).get(name) == value
-    content = _read(f"/proc/{pid}/environ")
-    if content is None:
-        return False
-    # whole entries are compared, so both ends need a separator
-    return b"\0" + os.fsencode(variable) + b"\0" in b"\0" + content + b"\0"
+    name, _, value = variable.partition("=")
+    return (environment_of(pid) or {}).get(name) == value
 
 
 RUN_DIR = "CLOUDTRAIN_RUN_DIR"

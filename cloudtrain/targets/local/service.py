@@ -245,7 +245,13 @@ class LocalService(Service):
         *,
         on_bytes: ByteProgress | None = None,  # noqa: ARG002
     ) -> bool:
-        """Also builds the job's environment, if the job needs one."""
+        """Also builds the job's environment, if the job needs one. Raises `TargetError` for a run
+        again whose state folder was moved or copied since: it would write into the old one."""
+        planned = Path(plan.request["run_dir"]).parents[1]
+        if os.path.realpath(planned) != os.path.realpath(self._state_dir):
+            message = f"the plan was made for the state folder `{planned}`, not for this one"
+            hint = f"`--set name={plan.job_name}` makes a new plan"
+            raise TargetError(message, hint=hint, code="CT956")
         archive = Path(plan.uploads[0].destination)
         try:
             make_state_folder(self._state_dir, ours=KEPT)

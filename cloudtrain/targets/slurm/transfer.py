@@ -12,18 +12,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO
 
-from cloudtrain.errors import (
-    NothingWritten,
-    TargetError,
-    TargetUnreachable,
-    UsageError,
-    did_you_mean,
-)
+from cloudtrain.errors import NothingWritten, TargetError, TargetUnreachable, UsageError
 from cloudtrain.plans.plan import Plan
 from cloudtrain.plans.states import LogLine
 from cloudtrain.system.processes import tell
 from cloudtrain.system.staging import Staging
-from cloudtrain.targets.common.archives import landing
+from cloudtrain.targets.common.archives import find_places, landing
 from cloudtrain.targets.common.services import line_text
 from cloudtrain.targets.common.tracebacks import shorten_line
 from cloudtrain.targets.contract import BundleWriter, ByteProgress
@@ -73,18 +67,12 @@ def _outputs(runner: Runner, folder: str) -> dict[str, str]:
 
 def _find(path: str, places: Mapping[str, str]) -> str:
     """Return the place of an output, or of a part of it. Raises `UsageError` for other paths."""
-    parts = path.split("/")
-    for length in (2, 1):  # an output's name can have two parts, as `outputs/scores`
-        name = "/".join(parts[:length])
-        rest = parts[length:]
-        if name in places and ".." not in rest:
-            return "/".join([places[name], *rest])
-    if path == "outputs":
+    if path == "outputs" and path not in places:
         names = [name for name in places if name.startswith("outputs/")]
         hint = f"name one: {', '.join(names) or '`model`'}"
         raise UsageError("`outputs` is not the name of an output", hint=hint, code="CT935")
-    message = f"`{path}` is not a result of the run"
-    raise UsageError(message, hint=did_you_mean(path, places), code="CT935")
+    (place,) = find_places(path, {name: [Path(folder)] for name, folder in places.items()})
+    return str(place)
 
 
 def _copy(

@@ -94,6 +94,18 @@ def test_results_of_a_moved_and_a_copied_run(place: Place) -> None:
         assert {path.name for path in files} >= {"w", "process_0.stdout.log"}
 
 
+def test_a_plan_of_another_state_folder(place: Place) -> None:
+    """A run again in a copy would write into the original."""
+    plan, bundle = place.plan("")
+    (place.root / "copy").mkdir()
+    (place.root / "link").symlink_to(place.root)
+    with pytest.raises(TargetError) as caught:
+        Place(place.root / "copy", {}).service.upload(plan, bundle)
+    assert caught.value.code == "CT956"
+    assert list((place.root / "copy").iterdir()) == []
+    assert Place(place.root / "link", {}).service.upload(plan, bundle)
+
+
 def test_stop_signals_only_the_supervisor(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """The id in the status may be another process's: after a reboot, or in another container, which holds the lock."""
     monkeypatch.setattr("cloudtrain.targets.local.verdict._PATIENCE", 0.05)
