@@ -227,12 +227,10 @@ class Owner(NamedTuple):
     def is_elsewhere(self, folder: str | os.PathLike[str]) -> bool:
         """Return whether the folder is a copy, while the original, or the process that drove it,
         is still there. What was only moved to another disk is no copy."""
-        if self.owns(folder):
-            return False
         with suppress(FileNotFoundError):
             if self.owns(self.path):
-                return True
-        return self.is_alive
+                return not os.path.samefile(folder, self.path)
+        return self.is_alive and not self.owns(folder)
 
     @property
     def is_alive(self) -> bool:

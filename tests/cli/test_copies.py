@@ -164,6 +164,9 @@ for file in ("weights.pt", "../kept.pt"):
 for link, to in LINKS:
     os.symlink(to, link)
 os.mkfifo("pipe")
+checkpoint = os.environ["CLOUDTRAIN_CHECKPOINT_DIR"]
+os.rmdir(checkpoint)
+os.symlink("PLACE/private", checkpoint)
 os.chdir(os.path.dirname(model) + "/code")
 os.symlink("PLACE/key", "work-key")
 os.symlink("../model/weights.pt", "work.pt")
@@ -196,6 +199,8 @@ def test_files_of_others_are_not_copied(
 ) -> None:
     """A link to a file of the run is followed, whatever its way; one to any other file is named and left."""
     (tmp_path / "key").write_text("secret")
+    (tmp_path / "private").mkdir()
+    (tmp_path / "private/other").write_text("secret")
     links = repr([*OUT.items(), *IN.items()])
     script = FILE_LINKS.replace("LINKS", links).replace("PLACE", str(tmp_path))
     (clean_environment / "train.py").write_text(script)
@@ -214,7 +219,7 @@ def test_files_of_others_are_not_copied(
         said = " ".join(result.err.split())
         for name in OUT.keys() - {"null", "gone", "deep/folder"}:
             assert f"model/{name}` is not copied: a link leads to the file" in said
-    for path in ("model/passwd", "model/deep/er/up", "model/through", "model/null"):
+    for path in ("model/passwd", "model/deep/er/up", "model/through", "model/null", "checkpoint"):
         result = cli("download", "last", path, "--to", "other")
         assert (result.code, Path("other").exists()) == (1, False)
     result = cli("download", "last", "work/", "--to", "work", "--json")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
@@ -101,7 +101,7 @@ def copy_places(
     destination: Path,
     *,
     extras: Mapping[str, Files] = {},
-    inside: Places = (),
+    inside: Set[Path] = frozenset(),
 ) -> list[Path]:
     """Copy the run's files at `path` into the folder `destination`, which is created. Return the
     copies.
@@ -117,11 +117,12 @@ def copy_places(
             download`.
         extras: more outputs, whose folders also hold other files. Maps each output's name to its
             files.
-        inside: more folders of the run.
+        inside: the run's own folders, if they hold more than the places.
     """
     path = path.strip("/")
-    tops = {*chain(*places.values()), *inside}
-    roots = tuple(f"{os.path.realpath(place)}/" for place in tops)
+    # a link that the script put in the place of a folder of the run is no choice of the job's
+    chosen = [place for place in chain(*places.values()) if inside.isdisjoint(place.parents)]
+    roots = tuple(f"{os.path.realpath(place)}/" for place in (*inside, *chosen))
     if not path:
         outputs = {name: dict(_files(folders, roots)) for name, folders in places.items()}
         return _copy(_named({**outputs, **extras}), destination, roots)
@@ -144,8 +145,7 @@ def copy_places(
         return _copy(files, destination, roots)
 
     existing = [place for place in find_places(path, places) if place.exists()]
-    # the job may set a link as an output's own folder
-    existing = [place for place in existing if place in tops or not _leaves(place, roots)]
+    existing = [place for place in existing if not _leaves(place, roots)]
     if not existing:
         names = [f"`{name}/`" for name in places]
         hint = f"the run's outputs: {', '.join(names)}"
@@ -194,6 +194,8 @@ def _files(places: Places, roots: tuple[str, ...]) -> Iterator[tuple[str, Path]]
         return not _leaves(Path(folder, name), roots)
 
     for place in places:
+        if place.is_symlink() and _leaves(place, roots):
+            continue
         if place.is_file():
             yield place.name, place
             continue

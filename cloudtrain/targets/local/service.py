@@ -467,7 +467,7 @@ class LocalService(Service):
         first = path.strip("/").partition("/")[0]
         if first in ("", NAME, "outputs"):
             work = working_files(spec, Path(folder.unpacked))
-        inside = [Path(folder.path)]
+        inside = {Path(folder.path)}
         return copy_places(spec.downloads(), path, destination, extras={NAME: work}, inside=inside)
 
     def _unwritable(self, what: str, error: OSError) -> TargetError:

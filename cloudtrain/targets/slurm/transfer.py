@@ -32,7 +32,9 @@ def download(runner: Runner, folder: str, path: str, destination: Path) -> list[
     `destination`. With an empty `path`, copy each output to its own folder. Links out of the run's
     folder and its outputs are left, and named."""
     places = {**_outputs(runner, folder), "logs": f"{folder}/logs"}
-    roots = (folder, *places.values())
+    # a link in the place of a folder of the run is no choice of the job's
+    chosen = [place for place in places.values() if not place.startswith(f"{folder}/")]
+    roots = (folder, *chosen)
     path = path.strip("/")
     with landing(destination, odd_names=True) as staging:
         if path:
@@ -94,19 +96,21 @@ def _copy(
         except tarfile.ReadError as error:  # the script's exit code may say why
             broken.append(str(error))
 
+    exists = True
     try:
         said = runner.read("tar", source, *roots, take=take)
     except CommandFailed as error:
-        if error.exit_status == _NOTHING:
-            return False
-        raise
-    if broken:
+        if error.exit_status != _NOTHING:
+            raise
+        said = error.message
+        exists = False
+    if broken and exists:
         message = f"the download of `{source}` was interrupted: {broken[0]}"
         raise TargetUnreachable(message, hint="download it again")
     for line in said.splitlines():
         if line.startswith(_TOLD):
             tell(line.removeprefix(_TOLD))
-    return True
+    return exists
 
 
 # Upload the bundle to the shared folder.

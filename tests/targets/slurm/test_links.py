@@ -102,7 +102,13 @@ def test_links_out_of_the_run(run: Path) -> None:
     for file in (scratch / "state.pt", run / "kept.pt", run / "kept/a.pt"):
         file.write_bytes(b"ten")
     (run.parent / "key").write_text("secret")
-    outputs = {"model": str(run / "model"), "checkpoint": str(scratch)}
+    (run / "mine").symlink_to(run.parent)
+    (scratch.parent / "entrance").symlink_to("scratch")
+    outputs = {
+        "model": str(run / "model"),
+        "checkpoint": str(scratch.parent / "entrance"),
+        "outputs/mine": str(run / "mine"),
+    }
     (run / "outputs.json").write_text(json.dumps(outputs))
     for link, target in {**IN, **OUT}.items():
         (run / "model" / link).symlink_to(target)
@@ -114,7 +120,7 @@ def test_links_out_of_the_run(run: Path) -> None:
     expected = dict.fromkeys([*(f"model/{name}" for name in files), "checkpoint/state.pt"], b"ten")
     assert found == expected
     assert {text.partition("` is not copied")[0] for text in told} == {
-        f"`{run}/model/{name}".replace("\n", "?") for name in OUT
+        f"`{run}/{name}".replace("\n", "?") for name in ("mine", *(f"model/{name}" for name in OUT))
     }
 
 
