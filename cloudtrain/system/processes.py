@@ -215,7 +215,7 @@ class Owner(NamedTuple):
         status = os.stat(folder)
         path = os.path.realpath(folder)
         pid = os.getpid()
-        return cls(pid, _start_of(pid), boot_id(), path, status.st_dev, status.st_ino)
+        return cls(pid, start_of(pid), boot_id(), path, status.st_dev, status.st_ino)
 
     def owns(self, folder: str | os.PathLike[str]) -> bool:
         """Return whether the folder is the owner's, wherever it was moved, and no copy. A reboot
@@ -236,7 +236,7 @@ class Owner(NamedTuple):
     def is_alive(self) -> bool:
         """Whether the process lives and this process can see it. Another process that has got its
         id is not it."""
-        if self.boot != boot_id() or self.start != _start_of(self.pid):
+        if self.boot != boot_id() or self.start != start_of(self.pid):
             return False
         try:
             os.kill(self.pid, 0)
@@ -245,7 +245,7 @@ class Owner(NamedTuple):
         return True
 
 
-def _start_of(pid: int) -> str:
+def start_of(pid: int) -> str:
     """Return when a process started, in ticks since the boot; "" if it has ended, also if nobody
     has collected it, or on a system without /proc."""
     fields = stat_fields(pid)

@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO
 
-from cloudtrain.errors import NothingWritten, TargetError, TargetUnreachable, UsageError
+from cloudtrain.errors import NothingWritten, TargetError, TargetUnreachable
 from cloudtrain.plans.plan import Plan
 from cloudtrain.plans.states import LogLine
 from cloudtrain.system.processes import tell
@@ -26,6 +26,9 @@ from cloudtrain.targets.slurm.runner import CommandFailed, Runner
 _NOTHING = 3
 """The script's exit code for a missing file or folder."""
 
+_OUTSIDE = 4
+"""The script's exit code for a place outside of the run, which its last message names."""
+
 
 def download(runner: Runner, folder: str, path: str, destination: Path) -> list[Path]:
     """Copy an output, such as `model`, or a part of it, such as `model/weights.pt`, into
@@ -38,7 +41,9 @@ def download(runner: Runner, folder: str, path: str, destination: Path) -> list[
     path = path.strip("/")
     with landing(destination, odd_names=True) as staging:
         if path:
-            if not _copy(runner, _find(path, places), staging, "", roots):
+            folders = {name: [Path(place)] for name, place in places.items()}
+            (place,) = find_places(path, folders)
+            if not _copy(runner, str(place), staging, "", roots):
                 names = ", ".join(f"`{name}/`" for name in places)
                 message = f"the run wrote nothing to `{path}`"
                 raise NothingWritten(message, hint=f"the run's outputs: {names}")
@@ -67,16 +72,6 @@ def _outputs(runner: Runner, folder: str) -> dict[str, str]:
     return {name: f"{folder}/{name}" for name in answer.splitlines()}
 
 
-def _find(path: str, places: Mapping[str, str]) -> str:
-    """Return the place of an output, or of a part of it. Raises `UsageError` for other paths."""
-    if path == "outputs" and path not in places:
-        names = [name for name in places if name.startswith("outputs/")]
-        hint = f"name one: {', '.join(names) or '`model`'}"
-        raise UsageError("`outputs` is not the name of an output", hint=hint, code="CT935")
-    (place,) = find_places(path, {name: [Path(folder)] for name, folder in places.items()})
-    return str(place)
-
-
 def _copy(
     runner: Runner, source: str, staging: Staging, below: str, roots: Iterable[str] = ()
 ) -> bool:
@@ -96,21 +91,21 @@ def _copy(
         except tarfile.ReadError as error:  # the script's exit code may say why
             broken.append(str(error))
 
-    exists = True
     try:
         said = runner.read("tar", source, *roots, take=take)
     except CommandFailed as error:
-        if error.exit_status != _NOTHING:
+        if error.exit_status not in (_NOTHING, _OUTSIDE):
             raise
-        said = error.message
-        exists = False
-    if broken and exists:
+        if error.exit_status == _OUTSIDE:
+            tell(error.message)
+        return False
+    if broken:
         message = f"the download of `{source}` was interrupted: {broken[0]}"
         raise TargetUnreachable(message, hint="download it again")
     for line in said.splitlines():
         if line.startswith(_TOLD):
             tell(line.removeprefix(_TOLD))
-    return exists
+    return True
 
 
 # Upload the bundle to the shared folder.

@@ -12,7 +12,7 @@ import pytest
 import cloudtrain as ct
 from cloudtrain.errors import TargetError
 from cloudtrain.plans.states import RunState, RunStatus
-from cloudtrain.system.processes import Owner, ProcessLock, _start_of
+from cloudtrain.system.processes import Owner, ProcessLock, start_of
 from tests.targets.places import Place, Run, eventually
 
 WAITS = "import os, time\nprint('up', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.02)"
@@ -113,7 +113,7 @@ def test_stop_signals_only_the_supervisor(place: Place, monkeypatch: pytest.Monk
     run = place.submit("")
     run.wait()
     status = json.loads((run.folder / "status.json").read_bytes())
-    owner = Owner(*status["owner"])._replace(pid=os.getpid(), start=_start_of(os.getpid()))
+    owner = Owner(*status["owner"])._replace(pid=os.getpid(), start=start_of(os.getpid()))
     lock = ProcessLock.take(run.folder / "supervisor.lock", patience=1)
     assert lock is not None
     for other in ({"start": "0"}, {"boot": "another"}, {"pid": 2**22 + 1}):

@@ -12,7 +12,7 @@ leaves() {
   printf 'cloudtrain: `%s` is not copied: a link leads to `%s`, which is not a part of the run\n' \
     "${link//[[:cntrl:]]/?}" "${target//[[:cntrl:]]/?}" >&2
 }
-if leaves "$1" "${roots[@]}"; then exit 3; fi
+if leaves "$1" "${roots[@]}"; then exit 4; fi
 if [ -d "$1" ]; then cd "$1" && below=. || exit 1
 elif [ -e "$1" ]; then cd "$(dirname "$1")" && below=./$(basename "$1") || exit 1
 else exit 3; fi
