@@ -105,7 +105,7 @@ class DrivenFolder:
         }
         text = json.dumps(content)
         if len(text) > _SIZE:
-            less = {"reason": (reason or "")[:500], "metrics": {}, "progress": {}}
+            less = {"reason": (reason or "")[:200], "metrics": {}, "progress": {}}
             text = json.dumps(content | less)
 
         descriptor = open_private(self.status, os.O_WRONLY | os.O_CREAT)
@@ -121,7 +121,7 @@ class DrivenFolder:
         for _ in range(3):
             try:
                 status: dict[str, Any] = json.loads(self.status.read_bytes())
-                original = self._original(status.get("owner"))
+                original = self._original_of(status.get("owner"))
             except FileNotFoundError:
                 return None
             except ValueError:  # being written
@@ -147,12 +147,11 @@ class DrivenFolder:
             hint = f"give the command with `CLOUDTRAIN_STATE_DIR={state_dir}`"
             raise UsageError(f"{_COPIED} `{original}`", hint=hint, code="CT997")
 
-    def _original(self, owner: list[Any] | None) -> str | None:
+    def _original_of(self, owner: list[Any] | None) -> str | None:
         """Return the path of the folder that this one is a copy of; None if it is none, or an
         earlier version wrote the status."""
-        if owner is not None and Owner(*owner).is_elsewhere(self.path):
-            return Owner(*owner).path
-        return None
+        driver = Owner(*owner) if owner else None
+        return driver.path if driver and driver.is_elsewhere(self.path) else None
 
 
 class DrivenService(Service):

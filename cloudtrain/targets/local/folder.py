@@ -127,7 +127,7 @@ class RunFolder:
 
     def _write_short(self, status: dict[str, Any]) -> None:
         """Overwrite the status file in place, without details and metrics."""
-        short = dict(status, details=[], metrics={}, reason=(status["reason"] or "")[:1000] or None)
+        short = dict(status, details=[], metrics={}, reason=(status["reason"] or "")[:500] or None)
         content = json.dumps(short).encode()
         assert len(content) < _SHORT, "everything long was left out"
         descriptor = os.open(self.status, os.O_WRONLY)

@@ -23,7 +23,6 @@ TYPE_CHECKING = False  # like typing.TYPE_CHECKING, without importing typing
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from types import ModuleType
-    from typing import Any
 
     from cloudtrain.targets.common.specification import StartedProcess
 
@@ -103,9 +102,7 @@ def children_of(pid: int) -> list[int]:
     for thread in threads:
         content = _read(f"/proc/{pid}/task/{thread}/children")
         if content is None:  # a kernel without CONFIG_PROC_CHILDREN
-            return [
-                child for child in processes() if (stat := stat_of(child)) and stat.parent == pid
-            ]
+            return [child for child, stat in _table().items() if stat.parent == pid]
         children += map(int, content.split())
     return children
 
@@ -335,9 +332,11 @@ class RankTable:
             for _, folder in rank_folders(f"{logs}/instance_{instance}"):
                 if folder in self._read:
                     continue
-                record = _read_rank_file(f"{folder}/{RANK_FILE}")
-                if record is None:
-                    continue  # not written yet, so the folder is looked at again
+                try:
+                    with open(f"{folder}/{RANK_FILE}", "rb") as file:
+                        record = json.load(file)
+                except FileNotFoundError:  # the launcher writes it after it has made the folder
+                    continue
                 self._read.add(folder)
                 new.append(RankProcess(record["pid"], instance, record["environment"]))
         return self._adopt(new)
@@ -373,15 +372,6 @@ class RankTable:
             elif depth > 1:
                 ranks += self._below(child, instance, depth - 1)
         return ranks
-
-
-def _read_rank_file(path: str) -> dict[str, Any] | None:
-    try:
-        with open(path, "rb") as file:
-            record: dict[str, Any] = json.load(file)
-    except FileNotFoundError:  # the folder is created before the rank's file
-        return None
-    return record
 
 
 # The processes that the supervisor starts directly: launchers, or the ranks of a job without a

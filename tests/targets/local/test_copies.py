@@ -49,6 +49,7 @@ def test_copies_of_a_running_run(place: Place) -> None:
         assert Place(place.root / name, {}).service.status(run.ref).state is RunState.LOST
 
 
+@pytest.mark.slow
 def test_a_copy_of_a_run_whose_supervisor_was_killed(place: Place) -> None:
     """Its processes are those of the original: a copy does not end them, neither with `stop` nor by its queue."""
     slots = ct.Local(queue=True, grace_period=1)
@@ -67,6 +68,7 @@ def test_a_copy_of_a_run_whose_supervisor_was_killed(place: Place) -> None:
     assert run.nothing_is_left()
 
 
+@pytest.mark.slow
 def test_a_moved_state_folder(place: Place) -> None:
     """The run is followed and stopped in its new place, and nothing is made in the old one."""
     run = place.submit(WAITS, target=ct.Local(queue=True, grace_period=1))
@@ -82,6 +84,7 @@ def test_a_moved_state_folder(place: Place) -> None:
     assert moved.service.queue() == []
 
 
+@pytest.mark.slow
 def test_results_of_a_moved_and_a_copied_run(place: Place) -> None:
     """They are read where they are, not where they were."""
     script = "import os\nopen(os.environ['CLOUDTRAIN_MODEL_DIR'] + '/w', 'w').write('x')"
@@ -127,6 +130,7 @@ def test_stop_signals_only_the_supervisor(place: Place, monkeypatch: pytest.Monk
     assert run.status.state is RunState.LOST
 
 
+@pytest.mark.slow
 def test_a_copy_in_the_place_of_the_original(place: Place) -> None:
     """A backup that is put back while a run of it went on: the run ends by itself, and the copy is no run."""
     run = place.submit(WAITS)
