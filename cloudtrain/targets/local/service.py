@@ -467,8 +467,13 @@ class LocalService(Service):
         first = path.strip("/").partition("/")[0]
         if first in ("", NAME, "outputs"):
             work = working_files(spec, Path(folder.unpacked))
+        places = spec.downloads()
         inside = {Path(folder.path)}
-        return copy_places(spec.downloads(), path, destination, extras={NAME: work}, inside=inside)
+        for link in spec.links or ():
+            # an emulated host has the job's own place below a link
+            if any(Path(link.path) in folders for folders in places.values()):
+                inside.add(Path(link.target))
+        return copy_places(places, path, destination, extras={NAME: work}, inside=inside)
 
     def _unwritable(self, what: str, error: OSError) -> TargetError:
         hint = f"make room, or {self._elsewhere()}"
