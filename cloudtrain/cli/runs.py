@@ -7,12 +7,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
 import cloudtrain as ct
 from cloudtrain.cli.terminal import say, typed
+from cloudtrain.documents import JsonObject
 from cloudtrain.errors import UsageError
 
 if TYPE_CHECKING:
@@ -83,8 +84,8 @@ _OF_A_STATUS = (
 """The fields of `RunStatus` that `--json` prints as they are, in this order."""
 
 
-def status_json(run: Run, status: RunStatus) -> dict[str, Any]:
-    facts: dict[str, Any] = {
+def status_json(run: Run, status: RunStatus) -> JsonObject:
+    facts: JsonObject = {
         "name": run.name,
         "ref": str(run.ref),
         "target": run.target,

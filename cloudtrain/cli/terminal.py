@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
+from cloudtrain.documents import JsonMapping, JsonObject
 from cloudtrain.errors import CloudtrainError
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ def json_text(value: object, *, indent: int | None = None) -> str:
     return visible_json(text)
 
 
-def print_csv(rows: Sequence[Mapping[str, Any]], columns: Iterable[str]) -> None:
+def print_csv(rows: Sequence[JsonMapping], columns: Iterable[str]) -> None:
     """Print CSV with a header on stdout. Invisible characters are escaped, and a cell that looks
     like a formula gets a leading `'`. `--json` prints the exact data."""
     from csv import DictWriter
@@ -193,7 +194,7 @@ def discard(stream: TextIO) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def _as_given(stream: Any, number: int) -> dict[str, Any]:
+def _as_given(stream: Any, number: int) -> JsonObject:
     """Return arguments for `io.TextIOWrapper` that make a stream like `stream`. If the user closed
     the stream (`>&-`), `stream` is None, and /dev/null is opened as file descriptor `number`, so
     that no other file gets this number."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import BaseModel
 
+from cloudtrain.documents import JsonMapping
 from cloudtrain.documents.document import Format, Unreadable, load_table, read_document
 from cloudtrain.documents.toml_json import toml_text
 from cloudtrain.errors import NearName, did_you_mean, dotted, shortened
@@ -234,12 +235,12 @@ def _no_option(name: str, value: object, options: Sequence[str]) -> Wording:
     return Wording(f"`{name}` cannot be {describe_value(value)}", hint, "CT013")
 
 
-def _no_literal(name: str, value: object, context: Mapping[str, Any]) -> Wording:
+def _no_literal(name: str, value: object, context: JsonMapping) -> Wording:
     words = context["expected"].replace(" or ", ", ").split(", ")  # `'mount', 'download' or 'pipe'`
     return _no_option(name, value, [word.strip("'") for word in words])
 
 
-def _no_tag(name: str, value: object, context: Mapping[str, Any]) -> Wording:
+def _no_tag(name: str, value: object, context: JsonMapping) -> Wording:
     """Return the text for a `type` that does not exist."""
     tags = [tag.strip("' ") for tag in context["expected_tags"].split(",")]
     type_name = value.get("type") if isinstance(value, Mapping) else context["tag"]
@@ -251,7 +252,7 @@ def _no_tag(name: str, value: object, context: Mapping[str, Any]) -> Wording:
     return Wording(message, hint or f"write `type: {tags[0]}`", "CT013")
 
 
-def _pattern(name: str, value: Any, context: Mapping[str, Any]) -> Wording:
+def _pattern(name: str, value: Any, context: JsonMapping) -> Wording:
     pattern = context["pattern"]
     rule = rule_of(pattern) or f"what matches {pattern}"
     shown = describe_value(value)
@@ -260,7 +261,7 @@ def _pattern(name: str, value: Any, context: Mapping[str, Any]) -> Wording:
     return Wording(message, f"write for example `{example}`", "CT016")
 
 
-def _bad_key(key: str, context: Mapping[str, Any], path: ValuePath) -> Wording:
+def _bad_key(key: str, context: JsonMapping, path: ValuePath) -> Wording:
     """Return the text for a name, such as that of an input, that is not valid."""
     kind = {"inputs": "an input", "outputs": "an output"}.get(str(path[0]), "an entry")
     if "max_length" in context:

@@ -21,6 +21,7 @@ from math import inf, isfinite, isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from cloudtrain.documents import JsonObject
 from cloudtrain.errors import TargetError, UsageError, did_you_mean
 from cloudtrain.job.data import Checkpoint
 from cloudtrain.lifecycle.runs.run import Run
@@ -432,7 +433,7 @@ class Rehearsal:
     comparison: Comparison
     verdict: Verdict
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Return the runs and the results as JSON data, in which values can be NaN and infinite."""
         comparison = self.comparison
         difference = comparison.first_difference(comparison.joined)
@@ -465,7 +466,7 @@ def run_whole(
     job name, starts without a checkpoint, and keeps its outputs in its own folder."""
     here = {DEFAULT_TARGET: None}
     outputs = {name: item.model_copy(update=here) for name, item in job.outputs.items()}
-    update: dict[str, Any] = {"name": rehearsal_name(job.name), "outputs": outputs}
+    update: JsonObject = {"name": rehearsal_name(job.name), "outputs": outputs}
     if job.checkpoint is not None:
         fields = job.checkpoint.model_dump(exclude_unset=True)
         update["checkpoint"] = Checkpoint(**(fields | here))

@@ -17,8 +17,8 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
+from cloudtrain.documents import JsonObject
 from cloudtrain.errors import CloudtrainError, RunNotFound, StoreError, TargetUnreachable
 from cloudtrain.lifecycle.detached.driven import (
     GLANCE,
@@ -358,9 +358,7 @@ class Driver:
             return line
         return replace(line, values=self._patterns.read(line.text))
 
-    def _outcome(
-        self, trial: Trial, status: RunStatus, reports: tuple[float, ...]
-    ) -> dict[str, Any]:
+    def _outcome(self, trial: Trial, status: RunStatus, reports: tuple[float, ...]) -> JsonObject:
         """Return the journal's fields for a trial that has ended. If the run succeeded, but its
         last value of the objective is missing or not finite, the trial has failed."""
         value = reports[-1] if reports else None

@@ -10,6 +10,7 @@ from difflib import SequenceMatcher, unified_diff
 from itertools import zip_longest
 from typing import Any, Final, Literal
 
+from cloudtrain.documents import JsonObject
 from cloudtrain.errors import dotted
 
 ValuePath = tuple[str | int, ...]
@@ -32,7 +33,7 @@ class Change:
         """The path of the value as text: `hyperparameters.learning_rate`."""
         return dotted(self.path)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Return the change as JSON data, without `before` or `after` if that document lacks the
         value."""
         data = {"field": self.name}
@@ -67,9 +68,9 @@ class FileChange:
             return f"+{self.added} -{self.removed}"
         return self.change
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Return the change as JSON data."""
-        data: dict[str, Any] = {"path": self.path, "change": self.change}
+        data: JsonObject = {"path": self.path, "change": self.change}
         if self.added is not None:
             data["added"] = self.added
             data["removed"] = self.removed
@@ -200,9 +201,9 @@ def paths_that_differ(
         yield path, theirs, ours
 
 
-def overrides_between(ours: Mapping[str, object], theirs: Mapping[str, object]) -> dict[str, Any]:
+def overrides_between(ours: Mapping[str, object], theirs: Mapping[str, object]) -> JsonObject:
     """Return the overrides with which `job.model.merged` turns `ours` into `theirs`."""
-    overrides: dict[str, Any] = {}
+    overrides: JsonObject = {}
     for path, after, _ in paths_that_differ(theirs, ours):
         *above, key = map(str, path)
         inner = overrides

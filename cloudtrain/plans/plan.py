@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
+from cloudtrain.documents import JsonMapping, JsonObject
 from cloudtrain.errors import UsageError, dotted
 from cloudtrain.job.model import format_size
 from cloudtrain.plans.document import (
@@ -250,7 +251,7 @@ class Plan(Printable):
     target: str
     run_name: str
     job_name: str
-    request: dict[str, Any]
+    request: JsonObject
     uploads: tuple[Upload, ...] = ()
     processes: Sequence[Process] = ()
     findings: tuple[Finding, ...] = ()
@@ -260,7 +261,7 @@ class Plan(Printable):
     place: str = ""
     settings: tuple[str, ...] = ()
     outputs: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
-    environment: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    environment: JsonMapping = field(default_factory=dict, repr=False, compare=False)
     """The packages that the job installs, as JSON data; empty if it installs none."""
     hidden: tuple[str, ...] = field(default=(), repr=False, compare=False)
     """Secrets in the request. Every rendering hides them; the request that is sent contains
@@ -314,7 +315,7 @@ class Plan(Printable):
 
         return replace(self, **values)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Return the whole plan as JSON data, with secrets hidden. The processes are in the form of
         `processes_data`, which writes common values of many processes only once."""
         findings = []
@@ -378,7 +379,7 @@ class Plan(Printable):
             blocks.append(Section(title, list(request_blocks(request))))
         return hide(Document(blocks), self.hidden)
 
-    def _request_once(self) -> dict[str, Any]:
+    def _request_once(self) -> JsonObject:
         """Return the request without the list of its processes, which are shown above it."""
         own = self.request.get("processes")
         if not isinstance(own, list) or not self.processes:
@@ -406,7 +407,7 @@ class Plan(Printable):
         session of the SDK; None creates one."""
         return self._export("to_estimator")(session)
 
-    def fit_arguments(self) -> dict[str, Any]:
+    def fit_arguments(self) -> JsonObject:
         """Return the arguments for the estimator's `fit`."""
         return dict(self._export("fit_arguments")())
 
@@ -415,7 +416,7 @@ class Plan(Printable):
         `session` is a session of the SDK; None creates one."""
         return self._export("to_model_trainer")(session)
 
-    def train_arguments(self) -> dict[str, Any]:
+    def train_arguments(self) -> JsonObject:
         """Return the arguments for the trainer's `train`."""
         return dict(self._export("train_arguments")())
 
@@ -584,7 +585,7 @@ def _places(numbers: Sequence[int]) -> str:
     return f"on instances {first} to {last}"
 
 
-def request_blocks(request: dict[str, Any]) -> Iterator[Lines | Text]:
+def request_blocks(request: JsonObject) -> Iterator[Lines | Text]:
     """Yield a request as JSON. A value that is a script is shown as several lines. The middle lines
     of a very long request are replaced by the number of omitted lines."""
     text = json.dumps(request, indent=2, ensure_ascii=False)

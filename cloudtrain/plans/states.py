@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from cloudtrain.documents import JsonMapping, JsonObject
 from cloudtrain.errors import UsageError
 from cloudtrain.runtime.metrics import parse_metrics
 
@@ -259,7 +260,7 @@ class Trial(_Brief):
     """
 
     number: int
-    values: Mapping[str, Any]
+    values: JsonMapping
     run: str = ""
     state: RunState = RunState.PENDING
     value: float | None = None
@@ -282,7 +283,7 @@ class Trial(_Brief):
         is_cut_off = self.state is RunState.STOPPED and not self.stopped_early
         return is_cut_off or self.state in (RunState.FAILED, RunState.LOST)
 
-    def row(self) -> dict[str, Any]:
+    def row(self) -> JsonObject:
         """Return the trial as one flat row of a table."""
         row = {
             "trial": self.number,

@@ -2,9 +2,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -14,6 +13,7 @@ from cloudtrain.cli.app import Command, new_group, refuse_flags
 from cloudtrain.cli.inputs import job_file
 from cloudtrain.cli.options import argument, flag, option
 from cloudtrain.cli.terminal import print_json, print_lines, say, show_table, typed
+from cloudtrain.documents import JsonMapping
 from cloudtrain.errors import UsageError
 from cloudtrain.job.file import SUFFIXES, anchored
 from cloudtrain.job.model import format_duration, format_size
@@ -62,7 +62,7 @@ def environments(ctx: typer.Context, json: options.Json = False) -> None:
         )
 
 
-def _row(environment: Mapping[str, Any]) -> tuple[str, ...]:
+def _row(environment: JsonMapping) -> tuple[str, ...]:
     """Return the row of an environment in the list."""
     size = format_size(environment["size"])
     seconds = int(max(0, time.time() - environment["used"]))

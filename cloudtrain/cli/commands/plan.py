@@ -4,7 +4,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from textwrap import dedent
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -28,6 +28,7 @@ from cloudtrain.cli.terminal import (
     show_table,
     typed,
 )
+from cloudtrain.documents import JsonObject
 from cloudtrain.errors import CloudtrainError, JobError, UsageError, did_you_mean, more_about
 from cloudtrain.plans.document import (
     Block,
@@ -119,7 +120,7 @@ def _compare(submission: SubmitOptions, targets: list[str], form: str) -> None:
     places = [inputs.target_of(submission._replace(target=name)) for name in targets]
     file = inputs.job_of(submission)
     rows = list[tuple[Cell, ...]]()
-    data = list[dict[str, Any]]()
+    data = list[JsonObject]()
     has_failed = False
     for name, place in zip(targets, places, strict=True):
         summary = dict[str, str]()
@@ -309,7 +310,7 @@ def check_command(
         raise typer.Exit(2)
 
 
-def _finding_json(finding: Finding) -> dict[str, Any]:
+def _finding_json(finding: Finding) -> JsonObject:
     """Return a finding as JSON data. `line` is LINE of the position `FILE:LINE:COLUMN`; null
     without a position."""
     data = finding._asdict()
@@ -319,7 +320,7 @@ def _finding_json(finding: Finding) -> dict[str, Any]:
     return data
 
 
-def _problem_json(problem: Problem) -> dict[str, Any]:
+def _problem_json(problem: Problem) -> JsonObject:
     """Convert a problem of an invalid job file to JSON data with the same fields as a finding."""
     place = problem.file
     if problem.line is not None:

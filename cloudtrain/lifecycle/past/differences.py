@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cloudtrain.code.files import Entry
 from cloudtrain.code.tree import Tree
+from cloudtrain.documents import JsonMapping, JsonObject
 from cloudtrain.errors import CloudtrainError, shortened
 from cloudtrain.job.file import SWEEP
 from cloudtrain.lifecycle.past.sent import (
@@ -141,7 +142,7 @@ class Side:
     """
 
     title: str
-    plan: Mapping[str, Any]
+    plan: JsonMapping
     record: JobRecord | None = None
     tree: Tree | None = None
     ref: RunRef | None = None
@@ -219,7 +220,7 @@ class Difference(Printable):
         before, after = self.bundles
         return self.code is not None or before == after
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Return the differences as JSON data."""
         data: dict[str, object] = {"equal": self.equal, "before": self.before, "after": self.after}
         for name in ("target", "job", "request", "code"):

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from cloudtrain.code.files import Entry, content_hash
 from cloudtrain.code.suspects import suspects
 from cloudtrain.code.tree import Digest, SourceChanged, Tree, hash_files
+from cloudtrain.documents import JsonMapping, JsonObject
 from cloudtrain.documents.document import Unreadable, read_document
 from cloudtrain.errors import CloudtrainError, TargetError, dotted
 from cloudtrain.job.file import SUFFIXES, SWEEP, fields_of, kind_of_job
@@ -140,14 +141,14 @@ def keep_plan(
     return record._replace(prepared=prepared, hourly=ready.hourly_price(plan))
 
 
-def shown_fields(ready: Ready, plan: Plan) -> dict[str, Any]:
+def shown_fields(ready: Ready, plan: Plan) -> JsonObject:
     """Return a job's fields as the store keeps them, with secrets hidden."""
     fields = fields_of(ready.original)
     values = (*plan.hidden, *signatures_in(fields))
     return Secrets(values, tuple(named_secrets(ready.work.view))).hidden(fields)
 
 
-def settings_fields(target: TargetSettings) -> dict[str, Any]:
+def settings_fields(target: TargetSettings) -> JsonObject:
     """Return the settings that the user gave for a target, as JSON data."""
     return {"type": target.type, **target.model_dump(mode="json", exclude_unset=True)}
 
@@ -162,7 +163,7 @@ def settings_of(record: JobRecord) -> TargetSettings | None:
     return target.settings(**settings)
 
 
-def _hidden_paths(raw: Mapping[str, Any], secrets: Secrets) -> Iterator[str]:
+def _hidden_paths(raw: JsonMapping, secrets: Secrets) -> Iterator[str]:
     """Yield where `raw`, the content of a record, contains secrets. For `raw["job"]` and
     `raw["prepared"]`, yield the path of each secret value, in the syntax of `--set`. For other keys
     of `raw`, such as `settings`, yield the key."""
@@ -211,12 +212,12 @@ class SentJob(Printable):
     kept: JobRecord
 
     @property
-    def job(self) -> dict[str, Any]:
+    def job(self) -> JsonObject:
         """The job's fields, with absolute paths."""
         return dict(self.kept.job)
 
     @property
-    def plan(self) -> dict[str, Any]:
+    def plan(self) -> JsonObject:
         """The plan as JSON data: request, uploads, findings, and other parts except the
         processes."""
         return dict(self.kept.plan)
@@ -236,7 +237,7 @@ class SentJob(Printable):
             text += f"# {comment}\n"
         return text + yaml_text(self.job)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Return the job, the plan and the commit as JSON data."""
         record = self.kept
         written = {"file": record.file, "text": record.text, "overrides": list(record.overrides)}

@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from cloudtrain.code.files import below, content_hash, escape_path
 from cloudtrain.code.ignore import INCLUDE_FILE
 from cloudtrain.code.secret_names import secret_name
 from cloudtrain.code.tree import Tree, scan
+from cloudtrain.documents import JsonMapping
 from cloudtrain.documents.document import Unreadable, read_text
 from cloudtrain.errors import JobError, Problem
 from cloudtrain.job.data import is_local_path, is_run_input
@@ -378,7 +379,7 @@ class Ready:
         return {"requirements": self.context.requirements, "cwd": str(self.where.here.cwd)}
 
     @classmethod
-    def from_json(cls, work: AnyJob, data: Mapping[str, Any], here: Settings) -> Ready:
+    def from_json(cls, work: AnyJob, data: JsonMapping, here: Settings) -> Ready:
         """Return the job `work` with the data that `to_json` and `beside` have returned, perhaps of
         an earlier version. The code is known by its hash alone, so nothing about the job's files
         can be asked."""

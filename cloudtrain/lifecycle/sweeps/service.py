@@ -8,8 +8,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from cloudtrain.documents import JsonMapping, JsonObject
 from cloudtrain.errors import RunNotFound, TargetError, UsageError
 from cloudtrain.job.data import Checkpoint, Output
 from cloudtrain.job.sweep import MAX_TRIALS, Objective, Sweep
@@ -72,7 +73,7 @@ class Specification:
     first: Ready
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any], here: Settings) -> Specification:
+    def from_json(cls, data: JsonMapping, here: Settings) -> Specification:
         """Return the specification from the JSON data that `to_json` has returned, with or without
         `first.beside`."""
         from cloudtrain.lifecycle.preparing.prepare import Ready
@@ -80,7 +81,7 @@ class Specification:
         sweep = Sweep(**data["sweep"])
         return cls(data["name"], sweep, Ready.from_json(sweep.job, data, here))
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return the specification as JSON data, without `first.beside`: the request of the sweep's
         plan."""
         sweep = self.sweep.model_dump(mode="json", exclude_unset=True, exclude={"job"})
@@ -88,11 +89,11 @@ class Specification:
         sweep["job"] = self.sweep.job.model_dump(mode="json", exclude_unset=True)
         return {"name": self.name, "sweep": sweep, **self.first.to_json()}
 
-    def trial(self, number: int, values: Mapping[str, Any], counter: int = 1) -> Ready:
+    def trial(self, number: int, values: JsonMapping, counter: int = 1) -> Ready:
         """Return one trial, with its own storage paths for checkpoints and outputs."""
         name = trial_name(self.name, number, counter)
         job = self.sweep.trial_job(values)
-        changes: dict[str, Any] = {"name": self.sweep.name}
+        changes: JsonObject = {"name": self.sweep.name}
         if job.checkpoint is not None:
             changes["checkpoint"] = self._for_trial(job.checkpoint, name)
         if job.outputs:
@@ -102,7 +103,7 @@ class Specification:
         job = job.model_copy(update=changes)
         return replace(self.first, work=job, original=job)
 
-    def trial_plan(self, number: int, values: Mapping[str, Any], counter: int = 1) -> Plan:
+    def trial_plan(self, number: int, values: JsonMapping, counter: int = 1) -> Plan:
         """Return what the target makes of one trial: no notes, no data to upload, no findings."""
         ready = self.trial(number, values, counter)
         context = ready.context._replace(run_name=trial_name(self.name, number, counter))
@@ -324,7 +325,7 @@ class SweepService(DrivenService, Tuner):
         self._read_status(ref)
         return self.folder(ref.name)
 
-    def _read_status(self, ref: RunRef) -> dict[str, Any]:
+    def _read_status(self, ref: RunRef) -> JsonObject:
         """Return the status in the sweep's folder. Raises RunNotFound if there is none."""
         status = self.folder(ref.name).read_status()
         if status is None:
@@ -333,11 +334,11 @@ class SweepService(DrivenService, Tuner):
         return status
 
 
-def _has_ended(status: Mapping[str, Any]) -> bool:
+def _has_ended(status: JsonMapping) -> bool:
     return RunState(status["state"]).is_final
 
 
-def _run_status(status: Mapping[str, Any]) -> RunStatus:
+def _run_status(status: JsonMapping) -> RunStatus:
     """Return the status of a sweep, from the data in its folder."""
     metrics = status.get("metrics") or {}
     progress = status.get("progress") or {}

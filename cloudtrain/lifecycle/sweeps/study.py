@@ -26,6 +26,7 @@ from random import Random
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from cloudtrain.documents import JsonMapping, JsonObject
 from cloudtrain.errors import MissingExtra, TargetError
 from cloudtrain.job.model import value_text
 from cloudtrain.job.sweep import Objective, Range, Sweep
@@ -52,7 +53,7 @@ class Study:
     trials: dict[int, Trial]
     extended: int = 0
 
-    def apply(self, event: dict[str, Any]) -> None:
+    def apply(self, event: JsonObject) -> None:
         """Update the trials from one event of the journal."""
         kind = event["event"]
         number = event.get("trial", 0)
@@ -118,7 +119,7 @@ class Journal:
         os.close(self._descriptor)
 
 
-def read_events(folder: Path) -> list[dict[str, Any]]:
+def read_events(folder: Path) -> list[JsonObject]:
     """Return the events in a sweep's journal, without an incomplete last line."""
     file = folder / FILE_NAME
     try:
@@ -152,7 +153,7 @@ def told(
     reports: tuple[float, ...] = (),
     stopped_early: bool = False,
     **fields: Any,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return the fields of the event `told`, which records that a trial has ended."""
     return {
         "trial": number,
@@ -163,7 +164,7 @@ def told(
     }
 
 
-def lines_of(events: list[dict[str, Any]], objective: Objective | None) -> list[LogLine]:
+def lines_of(events: list[JsonObject], objective: Objective | None) -> list[LogLine]:
     """Return the events as log lines for users. Events that tell users nothing new are left out."""
     study = Study({})
     lines = []
@@ -177,7 +178,7 @@ def lines_of(events: list[dict[str, Any]], objective: Objective | None) -> list[
 
 
 def _text(
-    event: dict[str, Any], study: Study, best_before: Trial | None, objective: Objective | None
+    event: JsonObject, study: Study, best_before: Trial | None, objective: Objective | None
 ) -> str | None:
     """Return an event in words; None if it tells users nothing new. `study` is the state after the
     event."""
@@ -208,7 +209,7 @@ def _text(
     return words
 
 
-def shown_values(values: Mapping[str, Any]) -> str:
+def shown_values(values: JsonMapping) -> str:
     """Return the values of a trial for users: `learning_rate=0.01 width=64`."""
     return " ".join(f"{name}={value_text(value)}" for name, value in values.items())
 
@@ -226,7 +227,7 @@ _LEAST = 4
 """Minimum number of trials with a value that Optuna needs."""
 
 
-def propose(sweep: Sweep, number: int, trials: Iterable[Trial] = ()) -> dict[str, Any]:
+def propose(sweep: Sweep, number: int, trials: Iterable[Trial] = ()) -> JsonObject:
     """Return the values of trial `number`, counted from 1. `trials` are the earlier trials."""
     if sweep.strategy == "grid":
         return sweep.space.grid_point(number - 1)
@@ -255,7 +256,7 @@ def require_optuna(
         raise MissingExtra(f"{what} Optuna, which is not installed", hint=hint, code="CT063")
 
 
-def _ask_optuna(sweep: Sweep, number: int, trials: Sequence[Trial]) -> dict[str, Any]:
+def _ask_optuna(sweep: Sweep, number: int, trials: Sequence[Trial]) -> JsonObject:
     """Return the values that Optuna's TPE sampler proposes for trial `number` after these trials.
     The Optuna study is rebuilt from the trials each time, so it needs no storage."""
     require_optuna()

@@ -13,6 +13,8 @@ from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from cloudtrain.documents import JsonMapping as JsonMapping
+from cloudtrain.documents import JsonObject as JsonObject
 from cloudtrain.targets.common.fields import (
     COUNT,
     FLAG,
@@ -34,10 +36,6 @@ if TYPE_CHECKING:
     from cloudtrain.job.training import TrainingJob
     from cloudtrain.rules.engine import Subject, ValuePath
     from cloudtrain.targets.azureml.settings import AzureML
-
-JsonObject = dict[str, Any]
-JsonMapping = Mapping[str, Any]
-"""A part of a body, as JSON data."""
 
 # Keys of the body that other modules name.
 

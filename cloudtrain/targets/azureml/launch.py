@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from shlex import quote
-from typing import Any
 
+from cloudtrain.documents import JsonMapping
 from cloudtrain.job.data import find_references
 from cloudtrain.plans.processes import Alike, Process, Processes
 from cloudtrain.targets.azureml.reading import Body
@@ -53,11 +53,11 @@ def service_paths(body: Body, data: str) -> dict[str, str]:
     return paths
 
 
-def is_literal(item: Mapping[str, Any]) -> bool:
+def is_literal(item: JsonMapping) -> bool:
     return item.get("jobInputType") == "literal"
 
 
-def _input_text(name: str, item: Mapping[str, Any], data: str) -> str:
+def _input_text(name: str, item: JsonMapping, data: str) -> str:
     """The path of a folder is `INPUT_NAME`, and that of a single file `INPUT_NAME/FILE`."""
     if is_literal(item):
         return str(item.get("value", ""))

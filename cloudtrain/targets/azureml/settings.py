@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 from urllib.parse import quote, unquote
 
 from pydantic import Field
 
+from cloudtrain.documents import JsonMapping
 from cloudtrain.documents.document import Unreadable, read_bytes, read_text, read_trusted
 from cloudtrain.errors import Problem, UsageError
 from cloudtrain.job.model import Count, Model, all_at_once
@@ -67,7 +68,7 @@ class Notifications(Model):
         ) -> None: ...
 
 
-def _azureml_rules(target: Mapping[str, Any]) -> Iterator[Problem]:
+def _azureml_rules(target: JsonMapping) -> Iterator[Problem]:
     """Yield the problems of the settings `target`, whose values may still have any type."""
     identity = target.get("identity")
     for name in ("managed_identity_client_id", "managed_identity_resource_id"):
@@ -158,7 +159,7 @@ def az_folder(environ: Mapping[str, str]) -> Path:
     return expand_home(environ.get("AZURE_CONFIG_DIR") or f"{home}/.azure")
 
 
-def az_subscriptions(folder: Path) -> list[Mapping[str, Any]]:
+def az_subscriptions(folder: Path) -> list[JsonMapping]:
     """Return the subscriptions of the logged-in user. They stand in `azureProfile.json` of az's
     `folder`, until `az logout` removes them."""
     try:

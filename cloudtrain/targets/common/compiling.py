@@ -10,6 +10,7 @@ from dataclasses import replace
 from shlex import split
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from cloudtrain.documents import JsonMapping, JsonObject
 from cloudtrain.errors import JobError, Problem
 from cloudtrain.job.data import replace_references
 from cloudtrain.job.training import Resources, TrainingJob
@@ -55,7 +56,7 @@ def without_literals(job: AnyJob) -> AnyJob:
         return resolve_text(text, literals)
 
     variables = _fill_texts(job.environment.variables, fill)
-    update: dict[str, Any] = {
+    update: JsonObject = {
         "inputs": inputs,
         "hyperparameters": _fill_texts(job.hyperparameters, fill),
         "environment": job.environment.model_copy(update={"variables": variables}),
@@ -69,9 +70,7 @@ def without_literals(job: AnyJob) -> AnyJob:
     return job.model_copy(update=update)
 
 
-def resolve_hyperparameters(
-    hyperparameters: Mapping[str, Any], paths: Mapping[str, str]
-) -> dict[str, Any]:
+def resolve_hyperparameters(hyperparameters: JsonMapping, paths: Mapping[str, str]) -> JsonObject:
     return dict(_fill_texts(hyperparameters, lambda text: resolve_text(text, paths)))
 
 
@@ -175,7 +174,7 @@ def option_problems(job: TrainingJob) -> list[Problem]:
     return []
 
 
-def tuner_plan(sweep: Sweep, trial: Plan, request: dict[str, Any], notes: Iterable[str]) -> Plan:
+def tuner_plan(sweep: Sweep, trial: Plan, request: JsonObject, notes: Iterable[str]) -> Plan:
     """Return the plan of a sweep that the target's own tuner runs with `request`, from the plan of
     the sweep's job."""
     return replace(

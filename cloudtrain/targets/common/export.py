@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from textwrap import wrap
 from typing import Any, NamedTuple
 
+from cloudtrain.documents import JsonObject
 from cloudtrain.system.plugins import require
 
 # Calls of an SDK as data. They can be printed as code, or executed.
@@ -19,7 +20,7 @@ class Call(NamedTuple):
     arguments, which may be calls themselves."""
 
     name: str
-    arguments: dict[str, Any]
+    arguments: JsonObject
 
 
 @dataclass(frozen=True)
@@ -46,12 +47,12 @@ class Program(NamedTuple):
         in_code: more arguments of `method`, which are only written as code and never executed.
     """
 
-    variables: dict[str, Any]
+    variables: JsonObject
     method: str
-    arguments: dict[str, Any]
+    arguments: JsonObject
     extra: str
     notes: tuple[str, ...] = ()
-    steps: tuple[tuple[str, dict[str, Any]], ...] = ()
+    steps: tuple[tuple[str, JsonObject], ...] = ()
     in_code: Mapping[str, Any] = {}
 
     @property
@@ -59,11 +60,11 @@ class Program(NamedTuple):
         return list(self.variables)[-1]
 
 
-def build(program: Program, **objects: Any) -> tuple[Any, dict[str, Any]]:
+def build(program: Program, **objects: Any) -> tuple[Any, JsonObject]:
     """Execute the program except for its last call, which sends the request. Return the program's
     last variable and the arguments of the last call. `objects` replace the variables of the same
     names."""
-    scope: dict[str, Any] = {}
+    scope: JsonObject = {}
     for name, value in program.variables.items():
         given = objects.get(name)
         if given is None:
@@ -78,13 +79,13 @@ def build(program: Program, **objects: Any) -> tuple[Any, dict[str, Any]]:
     return result, _make(program.arguments, scope, program.extra)
 
 
-def build_arguments(program: Program) -> dict[str, Any]:
+def build_arguments(program: Program) -> JsonObject:
     """Return the arguments of the last call, which must not refer to variables."""
-    arguments: dict[str, Any] = _make(program.arguments, {}, program.extra)
+    arguments: JsonObject = _make(program.arguments, {}, program.extra)
     return arguments
 
 
-def _make(value: Any, scope: dict[str, Any], extra: str) -> Any:
+def _make(value: Any, scope: JsonObject, extra: str) -> Any:
     """Return the object that a value of a program stands for: calls are executed, and references
     replaced by the variables in `scope`."""
     if isinstance(value, Call):
@@ -108,7 +109,7 @@ def _make(value: Any, scope: dict[str, Any], extra: str) -> Any:
 class Fields:
     """The fields of a request that have not been used yet."""
 
-    def __init__(self, request: dict[str, Any]) -> None:
+    def __init__(self, request: JsonObject) -> None:
         self._unused = deepcopy(request)
 
     def take(self, path: str, default: Any = None) -> Any:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from cloudtrain.documents import JsonMapping, JsonObject
 from cloudtrain.rules.engine import Fault, KeysOf, ValuePath, keys_at, keys_named
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def _gather(items: Iterable[tuple[str, Callable[[Any], Any], Any]]) -> list[Any]
     return converted
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
+def _mapping(value: Any) -> JsonMapping:
     if not isinstance(value, Mapping):
         raise Inexpressible("")
     return value
@@ -102,7 +103,7 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 def each(codec: Codec) -> Codec:
     """Return the codec of a mapping whose values `codec` codes."""
 
-    def convert_all(value: Any, convert: Callable[[Any], Any]) -> dict[str, Any]:
+    def convert_all(value: Any, convert: Callable[[Any], Any]) -> JsonObject:
         items = _mapping(value)
         converted = _gather((name, convert, inner) for name, inner in items.items())
         return dict(zip(items, converted, strict=True))

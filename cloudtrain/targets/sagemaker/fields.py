@@ -14,6 +14,8 @@ from contextlib import suppress
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
+from cloudtrain.documents import JsonMapping as JsonMapping
+from cloudtrain.documents import JsonObject as JsonObject
 from cloudtrain.job.model import parse_size
 from cloudtrain.rules.engine import Fault, value_at
 from cloudtrain.targets.common.fields import (
@@ -30,10 +32,6 @@ from cloudtrain.targets.common.fields import (
 
 if TYPE_CHECKING:
     from cloudtrain.rules.engine import Subject, ValuePath
-
-JsonObject = dict[str, Any]
-JsonMapping = Mapping[str, Any]
-"""A part of a request or a response, as JSON data."""
 
 SETTING = "settings."
 """The beginning of the paths of settings."""

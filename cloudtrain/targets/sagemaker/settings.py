@@ -10,6 +10,7 @@ from urllib.parse import quote, unquote
 
 from pydantic import Field
 
+from cloudtrain.documents import JsonMapping
 from cloudtrain.errors import Problem
 from cloudtrain.job.model import Duration, Model, Size, all_at_once
 from cloudtrain.system.files import expand_home
@@ -54,7 +55,7 @@ class MonitoringRule(Model):
         ) -> None: ...
 
 
-def _sagemaker_rules(target: Mapping[str, Any]) -> Iterator[Problem]:
+def _sagemaker_rules(target: JsonMapping) -> Iterator[Problem]:
     path = target.get("checkpoint_path")
     if isinstance(path, str) and not re.fullmatch(CHECKPOINT_PATH, path):
         hint = "write an absolute path of letters, digits, `_`, `.` and `-`, such as `/opt/ml/mine`"

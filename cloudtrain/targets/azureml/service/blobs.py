@@ -17,6 +17,7 @@ from threading import RLock
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
+from cloudtrain.documents import JsonObject
 from cloudtrain.errors import TargetError, TargetUnreachable
 from cloudtrain.rules.engine import value_at
 from cloudtrain.system.plugins import require
@@ -153,7 +154,7 @@ class Blobs:
         return storage.BlobClient.from_blob_url(url, **self.options)
 
     @cached_property
-    def options(self) -> dict[str, Any]:
+    def options(self) -> JsonObject:
         transport = require("azure.core.pipeline.transport", extra="azureml")
         return {
             "transport": transport.RequestsTransport(connection_timeout=10, read_timeout=60),

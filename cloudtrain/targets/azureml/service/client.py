@@ -16,6 +16,7 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from cloudtrain.documents import JsonMapping, JsonObject
 from cloudtrain.errors import TargetError, TargetUnreachable, UsageError
 from cloudtrain.plans.plan import canonical_json
 from cloudtrain.rules.engine import value_at
@@ -196,8 +197,8 @@ class Client:
         return translate_error(error, self._call("use", about))
 
     @cached_property
-    def workspace(self) -> dict[str, Any]:
-        workspace: dict[str, Any] = self.get("", api_version=WORKSPACE)
+    def workspace(self) -> JsonObject:
+        workspace: JsonObject = self.get("", api_version=WORKSPACE)
         return workspace
 
     @cached_property
@@ -314,10 +315,10 @@ class Labels:
         self._versions[label.thing] = str(version)
         return str(version)
 
-    def body(self, client: Client, request: Mapping[str, Any], text: str) -> str:
+    def body(self, client: Client, request: JsonMapping, text: str) -> str:
         """Return the JSON text of the request to send: `text`, with versions instead of labels."""
         properties = request["properties"]
-        changes: dict[str, Any] = {}
+        changes: JsonObject = {}
         environment_id = self._id_of(client, properties.get("environmentId"))
         if environment_id is not None:
             changes["environmentId"] = environment_id
@@ -335,7 +336,7 @@ class Labels:
 
     def pinned(self, client: Client, job: AnyJob) -> AnyJob:
         """Return the job with versions instead of labels."""
-        changes: dict[str, Any] = {}
+        changes: JsonObject = {}
         environment = self._version_of(client, job.environment.of("azureml"), "environments")
         if environment is not None:
             changes["environment"] = job.environment.model_copy(update={"azureml": environment})

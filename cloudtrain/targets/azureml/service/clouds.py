@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from cloudtrain.documents import JsonObject
 from cloudtrain.documents.document import load_table
 from cloudtrain.errors import SettingsError, TargetError, did_you_mean
 from cloudtrain.system.plugins import require
@@ -147,7 +148,7 @@ def credential_of(name: str | None, cloud: Cloud, environ: Mapping[str, str]) ->
     expire."""
     kind = kind_of(name)
     identity = require("azure.identity", extra="azureml")
-    options: dict[str, Any] = {}
+    options: JsonObject = {}
     if kind.takes_authority:
         options["authority"] = cloud.login
         if cloud.name not in BUILT_IN:

@@ -16,6 +16,7 @@ from datetime import datetime
 from threading import RLock
 from typing import Any, NamedTuple
 
+from cloudtrain.documents import JsonMapping
 from cloudtrain.errors import UsageError
 from cloudtrain.plans.states import LogLine
 from cloudtrain.targets.azureml.launch import tasks
@@ -225,7 +226,7 @@ class RunLog:
         self._body = body
         self._rank = rank
         self._instance = instance
-        self.details: Mapping[str, Any] = {}
+        self.details: JsonMapping = {}
         """What the run history said about the run when it was last asked."""
         self._files: dict[str, LogFile] = {}
         self._addresses: dict[str, str] = {}

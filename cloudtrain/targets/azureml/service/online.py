@@ -3,13 +3,14 @@ change nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+from cloudtrain.documents import JsonMapping, JsonObject
 from cloudtrain.errors import (
     CloudtrainError,
     MissingExtra,
@@ -90,7 +91,7 @@ def _capacity(
             yield from _shortage(usage, vcpus, f"`{name}` in {location}")
 
 
-def _shortage(usage: Mapping[str, Any], vcpus: int, where: str) -> Iterator[Finding]:
+def _shortage(usage: JsonMapping, vcpus: int, where: str) -> Iterator[Finding]:
     """Report a quota that is too small, or used up by other jobs. A negative quota means
     unlimited."""
     limit = int(usage["limit"])
@@ -105,7 +106,7 @@ def _shortage(usage: Mapping[str, Any], vcpus: int, where: str) -> Iterator[Find
         yield finding_of("AZ911", message, f"it will wait in the queue; or {_ASK}", _COUNT)
 
 
-def _is_of(usage: Mapping[str, Any], name: str) -> bool:
+def _is_of(usage: JsonMapping, name: str) -> bool:
     """Instead of the name, some entries contain a title such as `Standard NDv2 Family ...
     vCPUs`."""
     title = text_at(usage, "name", "value")
@@ -115,7 +116,7 @@ def _is_of(usage: Mapping[str, Any], name: str) -> bool:
     return "vcpus" in words and "lowpriority" not in words and words.startswith(squeeze(name))
 
 
-def _list_entries(client: Client, location: str, what: str) -> list[dict[str, Any]]:
+def _list_entries(client: Client, location: str, what: str) -> list[JsonObject]:
     """Return what the service lists for a region: its `vmSizes` or `usages`."""
     subscription = f"/subscriptions/{client.place.subscription_id}"
     provider = "providers/Microsoft.MachineLearningServices"
@@ -214,7 +215,7 @@ def _compute(question: _Question) -> Iterator[Finding]:
     yield from _identity(question, f"the compute `{name}`", compute.get("identity"))
 
 
-def _kind(question: _Question, name: str, properties: Mapping[str, Any]) -> Iterator[Finding]:
+def _kind(question: _Question, name: str, properties: JsonMapping) -> Iterator[Finding]:
     """Report a compute that cannot run jobs, or not on several machines."""
     kind = properties.get("computeType")
     hint = "name a cluster, or leave `compute` out to run serverless"
@@ -228,7 +229,7 @@ def _kind(question: _Question, name: str, properties: Mapping[str, Any]) -> Iter
         yield finding_of("AZ905", message, hint, _COUNT)
 
 
-def _readiness(name: str, properties: Mapping[str, Any]) -> Iterator[Finding]:
+def _readiness(name: str, properties: JsonMapping) -> Iterator[Finding]:
     """Report a compute that is broken or switched off."""
     state = properties.get("provisioningState")
     inner = mapping_at(properties, "properties")
@@ -251,14 +252,14 @@ def _readiness(name: str, properties: Mapping[str, Any]) -> Iterator[Finding]:
             yield finding_of("AZ906", message, f"`az ml compute start --name {name}`")
 
 
-def _message_of(error: Mapping[str, Any]) -> str:
+def _message_of(error: JsonMapping) -> str:
     """Return the message or the code of an error in one line; empty if it has neither."""
     inner = error.get("error") or error
     text = str(inner.get("message") or inner.get("code") or "")
     return " ".join(text.split())
 
 
-def _size(question: _Question, name: str, machines: Mapping[str, Any]) -> Iterator[Finding]:
+def _size(question: _Question, name: str, machines: JsonMapping) -> Iterator[Finding]:
     """Report `machines` of another type than the plan's, or fewer of them than the job needs."""
     size = machines.get("vmSize")
     planned = question.instance_type

@@ -9,8 +9,9 @@ from contextlib import suppress
 from datetime import datetime, timezone
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from cloudtrain.documents import JsonMapping, JsonObject
 from cloudtrain.errors import NameTaken, RunNotFound, SettingsError, TargetError, TargetUnreachable
 from cloudtrain.job.training import TrainingJob
 from cloudtrain.machines.overlay import user_overlay
@@ -200,7 +201,7 @@ class AzureMLService:
             raise SettingsError(message, hint=hint)
         return account
 
-    def _job(self, ref: RunRef) -> dict[str, Any]:
+    def _job(self, ref: RunRef) -> JsonObject:
         """Return the service's description of the job. Raises `RunNotFound` without one."""
         job = self._find(ref)
         if job is None:
@@ -210,16 +211,16 @@ class AzureMLService:
             raise RunNotFound(message, hint=hint)
         return job
 
-    def _find(self, ref: RunRef) -> dict[str, Any] | None:
+    def _find(self, ref: RunRef) -> JsonObject | None:
         """Return the service's description of the job, always with `properties`; None without
         one."""
         try:
-            job: dict[str, Any] = self._at(ref.place).get(f"jobs/{ref.name}", api_version=JOB)
+            job: JsonObject = self._at(ref.place).get(f"jobs/{ref.name}", api_version=JOB)
         except NotThere:
             return None
         return {**job, "properties": job.get("properties") or {}}
 
-    def _ours(self, ref: RunRef, request: Mapping[str, Any] | None = None) -> bool:
+    def _ours(self, ref: RunRef, request: JsonMapping | None = None) -> bool:
         """Return whether the job exists. Raises `NameTaken` if somebody else created it."""
         job = self._find(ref)
         if job is None:
@@ -230,7 +231,7 @@ class AzureMLService:
             raise NameTaken(message, hint=hint, code="CT945")
         return True
 
-    def _status(self, ref: RunRef, job: Mapping[str, Any]) -> RunStatus:
+    def _status(self, ref: RunRef, job: JsonMapping) -> RunStatus:
         details = self._details(ref)
         price = None
         if details.get("startTimeUtc"):  # billing begins at this time
@@ -238,28 +239,28 @@ class AzureMLService:
             price = hourly_price(job["properties"], details, cluster_of, self._overlay())
         return status_of(job, details, price, time.time())
 
-    def _details(self, ref: RunRef) -> dict[str, Any]:
+    def _details(self, ref: RunRef) -> JsonObject:
         """Return the run history's description of the run; empty if there is none."""
         try:
-            details: dict[str, Any] = self._at(ref.place).history(f"runs/{ref.name}/details")
+            details: JsonObject = self._at(ref.place).history(f"runs/{ref.name}/details")
         except (NotThere, Denied):
             return {}  # the run history shows a new job with a delay, and may be forbidden
         return details
 
-    def _log(self, ref: RunRef, job: Mapping[str, Any], **only: int | None) -> RunLog:
+    def _log(self, ref: RunRef, job: JsonMapping, **only: int | None) -> RunLog:
         return RunLog(self._stores(ref.place), ref.name, Body(job), **only)
 
 
-def _cluster(client: Client, compute: str) -> Mapping[str, Any] | None:
+def _cluster(client: Client, compute: str) -> JsonMapping | None:
     """Return the description of a compute; None if it is missing or must not be read."""
     try:
-        cluster: Mapping[str, Any] = client.get(compute, api_version=COMPUTE)
+        cluster: JsonMapping = client.get(compute, api_version=COMPUTE)
     except (NotThere, Denied):
         return None
     return cluster
 
 
-def _is_ours(job: Mapping[str, Any], request: Mapping[str, Any] | None) -> bool:
+def _is_ours(job: JsonMapping, request: JsonMapping | None) -> bool:
     """Return whether cloudtrain created the job, for the run of the same name. cloudtrain's jobs
     have the property `RUN_PROPERTY`. If overrides removed the property from `request`, the job is
     compared with `request` instead. Without `request`, a job that lacks the property counts as

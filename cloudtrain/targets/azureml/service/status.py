@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from cloudtrain.documents import JsonMapping
 from cloudtrain.documents.document import load_table
 from cloudtrain.errors import TargetError
 from cloudtrain.job.model import format_duration
@@ -215,7 +216,7 @@ def state_of(status: str) -> RunState:
     return STATES.get(status, RunState.RUNNING)
 
 
-def is_ending(job: Mapping[str, Any]) -> bool:
+def is_ending(job: JsonMapping) -> bool:
     """Return whether the job has ended or is ending, so that it cannot be cancelled. The service
     also refuses to cancel a job while it saves the job's outputs (`Finalizing`)."""
     word = job["properties"].get("status") or ""
@@ -223,9 +224,7 @@ def is_ending(job: Mapping[str, Any]) -> bool:
     return state.is_final or state is RunState.STOPPING or word == "Finalizing"
 
 
-def status_of(
-    job: Mapping[str, Any], details: Mapping[str, Any], price: float | None, now: float
-) -> RunStatus:
+def status_of(job: JsonMapping, details: JsonMapping, price: float | None, now: float) -> RunStatus:
     """`job` is the resource manager's description, `details` the run history's (empty if it lacks
     the run). `price` is that of all the job's machines, in US dollars an hour. `now` counts for
     jobs that have not ended yet. Raises `TargetError` if neither has a state."""
@@ -265,7 +264,7 @@ def status_of(
     return replace(status, billable_seconds=billable, cost=cost)
 
 
-def listed_status(job: Mapping[str, Any]) -> RunStatus:
+def listed_status(job: JsonMapping) -> RunStatus:
     """Return the status of one job in a list of jobs, which lacks the job's start, end and cost."""
     word = job["properties"].get("status") or ""
     reason = _WHY.get(word)
@@ -285,11 +284,11 @@ def seconds(moment: str | None) -> float | None:
     return start.timestamp() + float(match["fraction"] or 0)
 
 
-def _created_at(job: Mapping[str, Any]) -> float | None:
+def _created_at(job: JsonMapping) -> float | None:
     return seconds(value_at(job, "systemData", "createdAt"))
 
 
-def _page(job: Mapping[str, Any]) -> str | None:
+def _page(job: JsonMapping) -> str | None:
     """The service lists the address of the job's page in the studio among the job's services."""
     page: str | None = value_at(job, "properties", "services", "Studio", "endpoint")
     return page
@@ -315,9 +314,7 @@ def _transitions(
     return tuple(phases)
 
 
-def _with_reason(
-    status: RunStatus, job: Mapping[str, Any], details: Mapping[str, Any]
-) -> RunStatus:
+def _with_reason(status: RunStatus, job: JsonMapping, details: JsonMapping) -> RunStatus:
     """Add why a run failed, was stopped, or waits."""
     error = details.get("error")
     if status.state is RunState.FAILED:
@@ -336,7 +333,7 @@ def _with_reason(
     return status
 
 
-def _limit_note(status: RunStatus, job: Mapping[str, Any]) -> str | None:
+def _limit_note(status: RunStatus, job: JsonMapping) -> str | None:
     """Return a note if a job reached its time limit, else None."""
     limit = Body(job).max_runtime
     if not limit or status.started is None or status.ended is None:
@@ -348,13 +345,13 @@ def _limit_note(status: RunStatus, job: Mapping[str, Any]) -> str | None:
 
 # The billed machines of a job, and their cost per hour at list prices or at the user's own prices.
 
-ClusterOf = Callable[[str], Mapping[str, Any] | None]
+ClusterOf = Callable[[str], JsonMapping | None]
 """Returns the resource manager's description of a compute by its id; None if there is none."""
 
 
 def hourly_price(
-    properties: Mapping[str, Any],
-    details: Mapping[str, Any],
+    properties: JsonMapping,
+    details: JsonMapping,
     cluster_of: ClusterOf,
     overlay: Overlay,
 ) -> float | None:

@@ -14,8 +14,8 @@ from dataclasses import replace
 from math import isfinite
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
+from cloudtrain.documents import JsonMapping, JsonObject
 from cloudtrain.documents.archives import archive_of
 from cloudtrain.errors import TargetError, UsageError
 from cloudtrain.job.sweep import Objective
@@ -94,7 +94,7 @@ class AzureMLTuner(AzureMLService, Tuner):
         """Map each trial's name to the last values of its metrics."""
         client = self._at(ref.place)
         address = client.gateway("mlflow/v2.0", "api/2.0/mlflow/runs/search")
-        query: dict[str, Any] = {
+        query: JsonObject = {
             "experiment_ids": sorted(experiments),
             "filter": f"tags.mlflow.parentRunId = '{ref.name}'",
             "max_results": _PAGE,
@@ -113,7 +113,7 @@ class AzureMLTuner(AzureMLService, Tuner):
 
 
 def _trial(
-    number: int, row: Mapping[str, Any], metrics: Mapping[str, float], objective: Objective | None
+    number: int, row: JsonMapping, metrics: Mapping[str, float], objective: Objective | None
 ) -> Trial:
     """Return a trial from its run. Without a finite value of the objective, a completed trial
     counts as failed."""

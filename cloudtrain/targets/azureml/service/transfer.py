@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from cloudtrain.code.data import DataFile, files_below
 from cloudtrain.code.unpack import DamagedBundle, unpack
+from cloudtrain.documents import JsonMapping, JsonObject
 from cloudtrain.errors import (
     NothingWritten,
     TargetError,
@@ -167,7 +168,7 @@ def _files(folder: Path) -> list[DataFile]:
     return files
 
 
-def _container(client: Client, place: dict[str, Any]) -> Any:
+def _container(client: Client, place: JsonObject) -> Any:
     """Return a client for `place`, the container that the service has created for the upload. If
     the service's answer has a signature, the client uses the signature; otherwise it uses the
     credentials."""
@@ -229,7 +230,7 @@ class File(NamedTuple):
     open: Open
 
 
-def download(blobs: Blobs, job: Mapping[str, Any], path: str, destination: Path) -> list[Path]:
+def download(blobs: Blobs, job: JsonMapping, path: str, destination: Path) -> list[Path]:
     """Copy everything under `path` into `destination`, which is created, and return the written
     files. The content of the folder `path` goes directly into `destination`. With an empty path,
     `destination` gets a folder for each result, such as `model`. `path` can also name a single
@@ -291,7 +292,7 @@ def code_folder(address: str) -> tuple[str, str]:
 class Results:
     """The results of one run, under the names that results have on all targets."""
 
-    def __init__(self, blobs: Blobs, job: Mapping[str, Any]) -> None:
+    def __init__(self, blobs: Blobs, job: JsonMapping) -> None:
         self._blobs = blobs
         self._job = job
         self._run: str = job["name"]
