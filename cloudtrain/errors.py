@@ -301,14 +301,26 @@ class NearName(InPlace):
         return hint
 
 
+def quoted(names: Iterable[object], separator: str = ", ") -> str:
+    """Return names in backticks."""
+    return separator.join(f"`{name}`" for name in names)
+
+
+def join_names(names: Sequence[str], most: int = 6) -> str:
+    """Return at most `most` of the names as text: `` `a`, `b` and 3 more``."""
+    text = quoted(names[:most])
+    if len(names) > most:
+        text += f" and {len(names) - most} more"
+    return text
+
+
 class ValidNames(str):
     """The list of all valid names, none of which is like the unknown one."""
 
     @classmethod
     def of(cls, names: Iterable[str]) -> ValidNames:
         """Return the list of the names, in the order given."""
-        listed = ", ".join(f"`{name}`" for name in names)
-        return cls(f"use one of {listed}")
+        return cls(f"use one of {quoted(names)}")
 
 
 def did_you_mean(

@@ -30,7 +30,7 @@ from cloudtrain.adoption.sources import (
     text_of,
 )
 from cloudtrain.documents.document import Unreadable
-from cloudtrain.errors import CloudtrainError, UsageError, did_you_mean, shortened
+from cloudtrain.errors import CloudtrainError, UsageError, did_you_mean, quoted, shortened
 from cloudtrain.plans.states import RunRef
 from cloudtrain.system.plugins import part
 from cloudtrain.targets.adoption import Original
@@ -213,7 +213,7 @@ def select_original(originals: Sequence[Original], name: str | None) -> Original
             raise cannot_adopt(f"the source has no job `{name}`", near)
         return originals[names.index(name)]
     if len(originals) > 1:
-        first_names = ", ".join(f"`{each}`" for each in names[:20])
+        first_names = quoted(names[:20])
         hint = f"choose one of {first_names} with `--job`"
         raise cannot_adopt(f"the source has {len(originals)} jobs", hint)
     return originals[0]

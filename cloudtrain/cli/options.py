@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_args, get_type
 
 import typer
 
-from cloudtrain.cli.terminal import quoted
-from cloudtrain.errors import UsageError
+from cloudtrain.errors import UsageError, quoted
 from cloudtrain.plans.states import SWEEP, TUNER, RunState
 from cloudtrain.system.plugins import all_targets, target_names
 

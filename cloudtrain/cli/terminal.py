@@ -83,17 +83,6 @@ def counted(number: int, noun: str) -> str:
     return f"{number or 'no'} {noun}{plural}"
 
 
-def quoted(names: Iterable[object], separator: str = ", ") -> str:
-    """Return names in backticks."""
-    return separator.join(f"`{name}`" for name in names)
-
-
-def first_quoted(names: Sequence[str], most: int) -> str:
-    """Return the first names in backticks, and how many more there are."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return quoted(names[:most]) + more
-
-
 def print_json(value: object) -> None:
     """Print one JSON document on stdout. NaN and infinity become null."""
     sys.stdout.write(json_text(value, indent=2) + "\n")

@@ -326,7 +326,7 @@ def _hint_for_suffix(path: Path) -> str:
         return f"export the notebook first: `jupyter nbconvert --to script {quoted}`"
     if path.suffix == ".sh":
         return f"`cloudtrain adopt {quoted}` makes a job of the training that it starts"
-    ends = ", ".join(f"`{suffix}`" for suffix in SUFFIXES)
+    ends = quoted(SUFFIXES)
     return f"a job file ends in one of {ends}"
 
 

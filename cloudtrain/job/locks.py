@@ -17,7 +17,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from cloudtrain.documents.document import load_toml
-from cloudtrain.errors import JobError
+from cloudtrain.errors import JobError, quoted
 from cloudtrain.job.requirements import (
     BLOCK,
     DEEPEST,
@@ -302,7 +302,7 @@ class _Reader(NamedTuple):
 
         if before != now:
             differing = sorted({name for name, *_ in before ^ now})
-            names = ", ".join(f"`{name}`" for name in differing)
+            names = quoted(differing)
             raise stale(f"`{lock}` does not match `{file}`: {names}", f"run `{command}`")
 
     def applies(self, marker: object, extras: Collection[str] = ()) -> bool:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_ori
 from pydantic import BaseModel, BeforeValidator, JsonValue
 
 from cloudtrain.documents.document import Positions
-from cloudtrain.errors import Problem, ValidNames, shortened
+from cloudtrain.errors import Problem, ValidNames, quoted, shortened
 
 Kind = Literal["model", "choice", "map", "list", "json", "value"]
 ValuePath = tuple[str | int, ...]
@@ -112,7 +112,7 @@ def _node(annotation: Any, has_parser: bool = False) -> SchemaNode:
     if annotation is JsonValue:
         return JSON
     if origin is Literal:
-        words = "one of " + ", ".join(f"`{value}`" for value in arguments)
+        words = "one of " + quoted(arguments)
         return SchemaNode("value", words, options=arguments, type=type(arguments[0]))
     if origin is dict:
         return SchemaNode("map", "a mapping", inner=_node(arguments[1]))

@@ -22,13 +22,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from cloudtrain.documents import JsonObject
-from cloudtrain.errors import TargetError, UsageError, did_you_mean
+from cloudtrain.errors import TargetError, UsageError, did_you_mean, join_names
 from cloudtrain.job.data import Checkpoint
 from cloudtrain.lifecycle.runs.run import Run
 from cloudtrain.lifecycle.submission.submit import make_repetition, submit
 from cloudtrain.plans.plan import Plan, Upload, map_texts
 from cloudtrain.plans.states import REHEARSAL, Metrics, RunRef, RunState
-from cloudtrain.rules.engine import join_names
 from cloudtrain.runtime.holding import VARIABLE as HOLD_AT_STEP
 from cloudtrain.system.plugins import DEFAULT_TARGET
 from cloudtrain.targets.common.launch import local_outputs

@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from cloudtrain.documents import JsonObject
-from cloudtrain.errors import CloudtrainError, RunNotFound, StoreError, TargetUnreachable
+from cloudtrain.errors import CloudtrainError, RunNotFound, StoreError, TargetUnreachable, quoted
 from cloudtrain.lifecycle.detached.driven import (
     GLANCE,
     Archive,
@@ -402,8 +402,7 @@ class Driver:
             reason = f"the script never reported `{metric}`"
             if not self._reported:
                 return reason
-            names = sorted(f"`{name}`" for name in self._reported)
-            return f"{reason}; it reported {', '.join(names)}"
+            return f"{reason}; it reported {quoted(sorted(self._reported))}"
         if not math.isfinite(value):
             return f"the last `{metric}` that the script reported is {value}"
         return None

@@ -37,7 +37,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cloudtrain.documents.document import Place, Positions, read_trusted, read_trusted_toml
-from cloudtrain.errors import NearName, Problem, SettingsError, did_you_mean, shortened
+from cloudtrain.errors import NearName, Problem, SettingsError, did_you_mean, quoted, shortened
 from cloudtrain.job.nodes import KeyProblem, describe_value, placed
 from cloudtrain.machines.table import (
     COLUMNS,
@@ -378,7 +378,7 @@ def _make_type(correction: Correction, types: Iterable[InstanceType]) -> Instanc
     cells = {"family": family, "source": correction.file, **_complete_cells(correction)}
     columns = [column for column in REQUIRED if column not in {"name", *cells}]
     if columns:
-        missing = " and ".join(f"`{column}`" for column in columns)
+        missing = quoted(columns, " and ")
         hint = f"add {missing}"
         near = did_you_mean(correction.name, [instance.name for instance in types])
         if isinstance(near, NearName):

@@ -569,14 +569,6 @@ def plural(number: int, one: str) -> str:
     return f"{number:,} {one}{ending}"
 
 
-def join_names(names: Sequence[str], most: int = 6) -> str:
-    """Return at most `most` of the names as text: `` `a`, `b` and 3 more``."""
-    text = ", ".join(f"`{name}`" for name in names[:most])
-    if len(names) > most:
-        text += f" and {len(names) - most} more"
-    return text
-
-
 # Helpers that apply overrides to parts of a job, shared by the readings of several targets.
 
 

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from itertools import takewhile
 
-from cloudtrain.errors import InPlace, did_you_mean, dotted
+from cloudtrain.errors import InPlace, did_you_mean, dotted, quoted
 from cloudtrain.job.distribution import TensorFlow
 from cloudtrain.job.model import OVERRIDES, exact_duration
 from cloudtrain.job.syntax import Options, options_of_script
@@ -229,7 +229,7 @@ def unknown_hyperparameter(subject: Subject) -> Iterator[Fault]:
     positional_count = len(job.arguments) - len(typed)
     missing = options.positional[max(0, positional_count) :]
     if missing:
-        needed = ", ".join(f"`{name}`" for name in missing)
+        needed = quoted(missing)
         message = f"`{script}` requires {needed}, and the job's arguments end before"
         hint = "write the arguments after the script, or into `arguments` of the job"
         yield Fault(message, hint, ("arguments",))

@@ -17,7 +17,7 @@ from keyword import iskeyword
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from cloudtrain.errors import CloudtrainError, MissingExtra, TargetUnavailable
+from cloudtrain.errors import CloudtrainError, MissingExtra, TargetUnavailable, quoted
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -199,7 +199,7 @@ def _load_plugin(entry: EntryPoint) -> Any:
     entries = [other for other in declared() if other.name == name]
     packages = dict.fromkeys(map(package_of, entries))
     if len(packages) > 1:
-        names = " and ".join(f"`{other}`" for other in packages)
+        names = quoted(packages, " and ")
         message = f"two packages have a target `{name}`: {names}"
         return PluginFault(name, message, f"uninstall one: `pip uninstall {package}`")
 

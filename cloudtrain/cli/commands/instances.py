@@ -9,8 +9,8 @@ import typer
 
 from cloudtrain.cli import options
 from cloudtrain.cli.options import argument, flag, option
-from cloudtrain.cli.terminal import counted, first_quoted, print_json, quoted, say, show, show_table
-from cloudtrain.errors import NearName, UsageError, did_you_mean
+from cloudtrain.cli.terminal import counted, print_json, say, show, show_table
+from cloudtrain.errors import NearName, UsageError, did_you_mean, join_names, quoted
 from cloudtrain.job.model import parse_size
 from cloudtrain.machines.choose import (
     INTERCONNECTS,
@@ -643,5 +643,5 @@ def _refresh_types(target: str, profile: str | None) -> Iterator[str]:
     result = service.refresh_catalogue(settings.target(target, profile=profile))
     yield f"{result.types} types of {result.location} written to {result.file}"
     if result.new_types:
-        yield f"new in the catalogue: {first_quoted(result.new_types, _MOST_NAMED)}"
+        yield f"new in the catalogue: {join_names(result.new_types, _MOST_NAMED)}"
     yield from result.notes

@@ -18,18 +18,16 @@ from cloudtrain.cli.options import (
     option,
     with_submit_options,
 )
-from cloudtrain.cli.terminal import (
-    counted,
-    print_json,
-    print_text,
-    quoted,
-    say,
-    show,
-    show_table,
-    typed,
-)
+from cloudtrain.cli.terminal import counted, print_json, print_text, say, show, show_table, typed
 from cloudtrain.documents import JsonObject
-from cloudtrain.errors import CloudtrainError, JobError, UsageError, did_you_mean, more_about
+from cloudtrain.errors import (
+    CloudtrainError,
+    JobError,
+    UsageError,
+    did_you_mean,
+    more_about,
+    quoted,
+)
 from cloudtrain.plans.document import (
     Block,
     Cell,

@@ -19,16 +19,8 @@ from cloudtrain.cli.runs import (
     seconds_of,
     status_json,
 )
-from cloudtrain.cli.terminal import (
-    first_quoted,
-    has_color,
-    print_json,
-    print_lines,
-    say,
-    show,
-    typed,
-)
-from cloudtrain.errors import CloudtrainError, NothingWritten, UsageError, did_you_mean
+from cloudtrain.cli.terminal import has_color, print_json, print_lines, say, show, typed
+from cloudtrain.errors import CloudtrainError, NothingWritten, UsageError, did_you_mean, join_names
 from cloudtrain.lifecycle.runs.run import bundled, is_new, leave_out, source_of
 from cloudtrain.plans.states import Metrics, RunState
 from cloudtrain.system.processes import listening
@@ -430,7 +422,7 @@ def download_command(
         raise typer.Exit(1)
     lines = [] if source is None else bundled(files, folder, source)
     if lines:
-        named = first_quoted(lines, _NAMED)
+        named = join_names(lines, _NAMED)
         say(
             f"the next submit of `{run.job_name}` bundles these copies as code; if they are "
             f"data, add to `{source}/.cloudtrainignore`: {named}"

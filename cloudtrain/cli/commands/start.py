@@ -13,10 +13,10 @@ import cloudtrain as ct
 from cloudtrain.cli import options
 from cloudtrain.cli.app import Command, new_group
 from cloudtrain.cli.options import argument, flag, option
-from cloudtrain.cli.terminal import print_json, print_lines, quoted, say, show_table, typed
+from cloudtrain.cli.terminal import print_json, print_lines, say, show_table, typed
 from cloudtrain.code.bundled import copy_script, script_files, script_path, script_summaries
 from cloudtrain.code.ignore import IGNORE_FILE
-from cloudtrain.errors import UsageError, did_you_mean
+from cloudtrain.errors import UsageError, did_you_mean, quoted
 from cloudtrain.job.schema import job_schema
 
 _SCHEMA = "job.schema.json"

@@ -27,6 +27,7 @@ from cloudtrain.errors import (
     RunNotFound,
     TargetError,
     did_you_mean,
+    join_names,
 )
 from cloudtrain.job.data import Input, RunInput, is_local_path, is_run_input, run_input
 from cloudtrain.job.file import SUFFIXES
@@ -35,7 +36,6 @@ from cloudtrain.lifecycle.store.schema import read_store
 from cloudtrain.lifecycle.store.store import NEWEST, SENT, RunRecord, Store
 from cloudtrain.plans.plan import Upload
 from cloudtrain.plans.states import SWEEP, TUNER, RunRef, RunState
-from cloudtrain.rules.engine import join_names
 from cloudtrain.runtime.errors import SetupError
 from cloudtrain.runtime.secret_values import VARIABLE, resolved
 from cloudtrain.system.plugins import DEFAULT_TARGET, has_part, part

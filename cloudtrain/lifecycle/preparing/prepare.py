@@ -18,13 +18,13 @@ from cloudtrain.code.secret_names import secret_name
 from cloudtrain.code.tree import Tree, scan
 from cloudtrain.documents import JsonMapping
 from cloudtrain.documents.document import Unreadable, read_text
-from cloudtrain.errors import JobError, Problem
+from cloudtrain.errors import JobError, Problem, join_names
 from cloudtrain.job.data import is_local_path, is_run_input
 from cloudtrain.job.file import anchored
 from cloudtrain.job.training import BUNDLED, TrainingJob
 from cloudtrain.plans.plan import Bundle, CompileContext, Finding, Level, Plan, Upload
 from cloudtrain.plans.states import RunState
-from cloudtrain.rules.engine import Subject, check_plan, join_names, rule_named
+from cloudtrain.rules.engine import Subject, check_plan, rule_named
 from cloudtrain.rules.facts import declared_places
 from cloudtrain.rules.values import named_secrets, values_to_hide
 from cloudtrain.system.files import links_to

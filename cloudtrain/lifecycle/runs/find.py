@@ -17,6 +17,7 @@ from cloudtrain.errors import (
     TargetError,
     UsageError,
     did_you_mean,
+    quoted,
 )
 from cloudtrain.job.model import format_duration, format_size
 from cloudtrain.lifecycle.runs.run import ChainedRun, Run
@@ -84,7 +85,7 @@ def run(name: str) -> Run:
         raise RunNotFound(f"there is no run `{name}`", hint=hint)
 
     if len(rows) > 1:
-        names = ", ".join(f"`{row.name}`" for row in rows[:5])
+        names = quoted(row.name for row in rows[:5])
         hint = f"write one of the full names: {names}"
         if rows[5:]:
             hint += f"; `cloudtrain ps --all` lists the other {len(rows) - 5}"
@@ -200,7 +201,7 @@ def runs_at(where: Where) -> Iterator[ListedRun]:
     missing = [field for field in where.target.facts.locating_settings if field in unset]
     if missing:
         message = f"the settings lack the location of the runs on `{name}`"
-        fields = ", ".join(f"`{field}`" for field in missing)
+        fields = quoted(missing)
         hint = f"set {fields} in [{name}] of cloudtrain.toml"
         raise SettingsError(message, hint=hint, code="CT915")
     return where.service.runs(where.account.place)

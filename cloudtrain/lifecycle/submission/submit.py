@@ -19,6 +19,7 @@ from cloudtrain.errors import (
     TargetError,
     UsageError,
     dotted,
+    join_names,
 )
 from cloudtrain.job.file import fields_of, model_of_kind
 from cloudtrain.job.overrides import override
@@ -39,7 +40,6 @@ from cloudtrain.lifecycle.submission.once import (
 )
 from cloudtrain.plans.plan import Plan, Upload, hide
 from cloudtrain.plans.states import AFTER, TRIAL, TUNER
-from cloudtrain.rules.engine import join_names
 from cloudtrain.rules.values import values_to_hide
 from cloudtrain.system.git import Commit, Differences, commit_of, git_timeout
 from cloudtrain.targets.common.compiling import run_name, submission_key

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from cloudtrain.documents.document import load_table
-from cloudtrain.errors import TargetError
+from cloudtrain.errors import TargetError, quoted
 from cloudtrain.plans.document import shell_word, visible, visible_yaml
 from cloudtrain.plans.plan import Plan
 from cloudtrain.targets.azureml.fields import (
@@ -51,7 +51,7 @@ def job_of(request: JsonMapping, run_name: str) -> JsonObject:
 
 
 def _refusal(paths: Iterable[str], tool: str = "the SDK of Azure ML") -> TargetError:
-    names = ", ".join(f"`{path}`" for path in paths)
+    names = quoted(paths)
     hint = (
         "send the body itself: `cloudtrain submit`, or `az rest --method put` with the "
         "output of `--format request`"

@@ -16,20 +16,12 @@ from pathlib import Path
 from threading import Timer
 from typing import TYPE_CHECKING, Any
 
+from cloudtrain.errors import join_names
 from cloudtrain.job.distribution import TensorFlow
 from cloudtrain.job.model import format_size
 from cloudtrain.plans.plan import Level
 from cloudtrain.plans.processes import Processes
-from cloudtrain.rules.engine import (
-    IMAGE,
-    Fault,
-    KeysOf,
-    Reading,
-    Subject,
-    ValuePath,
-    join_names,
-    rule,
-)
+from cloudtrain.rules.engine import IMAGE, Fault, KeysOf, Reading, Subject, ValuePath, rule
 from cloudtrain.rules.facts import DataPlace, declared_places
 from cloudtrain.system.files import why_missing
 from cloudtrain.system.plugins import pip_line, target_names

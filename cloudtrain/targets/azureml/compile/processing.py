@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from cloudtrain.errors import Problem
+from cloudtrain.errors import Problem, quoted
 from cloudtrain.job.distribution import Torch
 from cloudtrain.job.processing import ProcessingJob
 from cloudtrain.job.training import TrainingJob
@@ -114,16 +114,16 @@ def shard_problems(job: ProcessingJob) -> Iterator[Problem]:
 
 
 def _notes(job: ProcessingJob) -> Iterator[str]:
-    copies = [f"`{name}`" for name in _shards(job) if job.inputs[name].mode == "download"]
+    copies = [name for name in _shards(job) if job.inputs[name].mode == "download"]
     if copies and job.resources.instance_count > 1:
-        names = ", ".join(copies)
+        names = quoted(copies)
         yield (
             f"every instance downloads all of {names} before it takes its share; `mode: "
             "mount` reads its share only"
         )
     places = [*job.inputs.items(), *job.outputs.items()]
-    paths = [f"`{name}`" for name, item in places if item.path is not None]
+    paths = [name for name, item in places if item.path is not None]
     if paths:
         yield (
-            f"`path` has no effect on Azure ML, which itself chooses the path of {', '.join(paths)}"
+            f"`path` has no effect on Azure ML, which itself chooses the path of {quoted(paths)}"
         )

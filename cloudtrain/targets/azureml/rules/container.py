@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Iterator
 from contextlib import suppress
 
+from cloudtrain.errors import quoted
 from cloudtrain.plans.plan import Level
 from cloudtrain.rules.engine import Fault, Subject, ValuePath, plural, rule, value_at
 from cloudtrain.rules.job import LAUNCHER_VARIABLES
@@ -211,7 +212,7 @@ def interactive_services_keep_running(subject: Subject) -> Iterator[Fault]:
         services += _services(subject, kind)
     limits = read(subject).body.mapping("limits")
     if services and limits.get("timeout") is None:
-        names = ", ".join(f"`{name}`" for name in services)
+        names = quoted(services)
         count = plural(len(services), "interactive service")
         message = f"the job has {count} ({names}) and no time limit"
         yield Fault(message, "add for example `max_runtime: 4h`")

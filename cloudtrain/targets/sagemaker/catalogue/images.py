@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-from cloudtrain.errors import JobError, Problem, did_you_mean
+from cloudtrain.errors import JobError, Problem, did_you_mean, quoted
 from cloudtrain.targets.sagemaker.request import JsonMapping, JsonObject
 
 # The two tables behind the image catalogue. Each is read on first use.
@@ -605,7 +605,7 @@ def _pick_base(query: _Query, candidates: Sequence[ImageEntry], base: str | None
     fitting = [row for row in candidates if row.base == base or row.base.startswith(f"{base}.")]
     if not fitting:
         message = f"no image of Hugging Face {candidates[0].version} is built on `{base}`"
-        bases = _quoted([row.base for row in candidates], ", ")
+        bases = quoted(row.base for row in candidates)
         _fail("base", message, f"use {bases}")
     return max(fitting, key=lambda row: numbers(row.base))
 
@@ -628,12 +628,8 @@ def _chosen_python(query: _Query, row: ImageEntry, version: str | None = None) -
             f"the image of {query.title} {version or row.version} has Python {' and '.join(has)}, "
             f"not {_python_version(query.python)}"
         )
-        _fail("python", message, f"use {_quoted(has, ' or ')}, or leave out `python`")
+        _fail("python", message, f"use {quoted(has, ' or ')}, or leave out `python`")
     return query.python
-
-
-def _quoted(names: Iterable[str], joint: str) -> str:
-    return joint.join(f"`{name}`" for name in names)
 
 
 def _python_version(tag: str) -> str:
@@ -670,7 +666,7 @@ def _address(query: _Query, row: ImageEntry, tag: str) -> tuple[str, str, str]:
         regions = "one of the "
         near = get_close_matches(region, row.accounts, n=3)
         if near:
-            regions = f"{_quoted(near, ', ')} or another of the "
+            regions = f"{quoted(near)} or another of the "
         hint = f"{_OWN_IMAGE}, or use {regions}{len(row.accounts)} regions that have it"
         raise JobError([Problem(("environment",), message, hint, code="CT034")])
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from cloudtrain.errors import JobError, TargetError, dotted
+from cloudtrain.errors import JobError, TargetError, dotted, quoted
 from cloudtrain.targets.common.export import Call, Fields, Program, Ref
 from cloudtrain.targets.sagemaker.catalogue.images import (
     SMP2_REPOSITORY,
@@ -267,9 +267,9 @@ def _with_script(
             values.pop(name, None)
         if choice.distribution:
             arguments["distribution"] = choice.distribution
-            lost = [f"`{name}`" for name in values if name in dist.KEYS]
+            lost = [name for name in values if name in dist.KEYS]
             if lost:
-                notes += (f"The SDK's `distribution` would not send {', '.join(lost)}.",)
+                notes += (f"The SDK's `distribution` would not send {quoted(lost)}.",)
 
     if framework == "tensorflow":
         arguments |= _model_dir(values, request, arguments.get("distribution", {}))
@@ -368,7 +368,7 @@ def _with_group_objects(distribution: JsonObject, setting: dist.Setting) -> Json
 def refuse(sdk: str, paths: Iterable[str]) -> TargetError:
     """Return an error with all fields that an SDK cannot express. Its hint says how to send them
     without the SDK."""
-    names = ", ".join(f"`{path}`" for path in paths)
+    names = quoted(paths)
     return TargetError(
         f"{sdk} cannot express {names}",
         hint="send the request itself: "

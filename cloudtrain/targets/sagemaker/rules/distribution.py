@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from datetime import date
 
+from cloudtrain.errors import join_names
 from cloudtrain.job.distribution import SMP, TensorFlow
 from cloudtrain.machines.choose import MachineGroup
 from cloudtrain.machines.table import InstanceType, instance_types
@@ -14,7 +15,6 @@ from cloudtrain.plans.processes import Processes
 from cloudtrain.rules.engine import (
     Fault,
     Subject,
-    join_names,
     mapping_at,
     plural,
     positive_count,

@@ -6,14 +6,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 
-from cloudtrain.errors import InPlace, NearName, did_you_mean
+from cloudtrain.errors import InPlace, NearName, did_you_mean, join_names
 from cloudtrain.job.model import exact_duration, format_duration
 from cloudtrain.machines.choose import MachineGroup
 from cloudtrain.machines.table import instance_named, instance_types
 from cloudtrain.plans.plan import Level
 from cloudtrain.plans.processes import Processes
 from cloudtrain.rules import machines as shared
-from cloudtrain.rules.engine import Fault, Subject, ValuePath, join_names, mapping_at, rule, text_at
+from cloudtrain.rules.engine import Fault, Subject, ValuePath, mapping_at, rule, text_at
 from cloudtrain.rules.facts import counterpart
 from cloudtrain.rules.job import short_wait, wait_shorter_than_run
 from cloudtrain.rules.machines import over_ethernet
