@@ -85,6 +85,10 @@ _PLAIN_NAME = re.compile(r"[^.\[\]]+")
 """Names that need no quotes in a path."""
 
 
+ValuePath = tuple[str | int, ...]
+"""The path of a value in a document: `("resources", "instance_count")`."""
+
+
 @dataclass(frozen=True)
 class Problem:
     """One mistake in a job or in settings. `path` is the path of the value: `("resources",
@@ -94,7 +98,7 @@ class Problem:
     code for `cloudtrain explain`.
     """
 
-    path: tuple[str | int, ...]
+    path: ValuePath
     message: str
     hint: str | None = None
     file: str | None = None

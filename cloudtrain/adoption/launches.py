@@ -7,19 +7,17 @@ import re
 import shlex
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from cloudtrain.adoption.expansion import Open
-from cloudtrain.documents.document import Unreadable, load_toml, read_text
+from cloudtrain.documents.document import Unreadable, load_table, read_text
 from cloudtrain.errors import UsageError
 from cloudtrain.system.plugins import DEFAULT_TARGET
 
 
 def _load_options() -> dict[str, dict[str, tuple[str, ...]]]:
-    text = Path(__file__).with_name("launchers.toml").read_text("utf-8")
     options = {}
-    for tool, kinds in load_toml(text).items():
+    for tool, kinds in load_table(__file__, "launchers.toml").items():
         options[tool] = {kind: tuple(words.split()) for kind, words in kinds.items()}
     return options
 

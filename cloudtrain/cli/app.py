@@ -380,9 +380,9 @@ def root(
 
 def commands_elsewhere() -> dict[str, str]:
     """Map names of commands in other tools to ours."""
-    from cloudtrain.documents.document import load_toml
+    from cloudtrain.documents.document import load_table
 
-    table = load_toml(Path(__file__).with_name("other_tools.toml").read_text("utf-8"))
+    table = load_table(__file__, "other_tools.toml")
     commands = {}
     for command, words in table.items():
         commands.update(dict.fromkeys(words.split(), command))

@@ -23,14 +23,12 @@ from cloudtrain.cli.terminal import OutputError, print_json, say, show, typed
 from cloudtrain.errors import CloudtrainError, UsageError
 from cloudtrain.job.model import format_size
 from cloudtrain.plans.document import Document, Notice
-from cloudtrain.plans.states import LogLine, Metrics, RunState, RunStatus
+from cloudtrain.plans.states import LogLine, Metrics, OnStatus, RunState, RunStatus
 from cloudtrain.plans.status import OF_A_SWEEP, duration_of, metrics_text, number
 
 if TYPE_CHECKING:
     from cloudtrain.lifecycle.runs.run import Run
     from cloudtrain.lifecycle.runs.sweep import SweepRun
-
-    OnStatus = Callable[[RunStatus], None] | None
 
 
 # Selection of the printed lines of a run's output, by pattern, time or level.

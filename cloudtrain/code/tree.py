@@ -197,6 +197,12 @@ _OURS = ("cloudtrain", "cloudtrain.py")
 """Names at the root of a bundle that only cloudtrain's own package may have."""
 
 
+def bundle_of(entries: Sequence[Entry]) -> Bundle:
+    """Return the identity of a bundle with these entries, which must be sorted by path."""
+    size = sum(entry.size for entry in entries)
+    return Bundle(content_hash(entries), size, len(entries))
+
+
 @dataclass(frozen=True)
 class Tree:
     """The content of a bundle: a snapshot of the source folder, taken when it was read."""
@@ -305,8 +311,7 @@ def scan(
             raise JobError(result.problems)
 
         entries.sort(key=lambda entry: os.fsencode(entry.path))
-        size = sum(entry.size for entry in entries)
-        identity = Bundle(content_hash(entries), size, len(entries))
+        identity = bundle_of(entries)
         included = {}
         for file in result.files:
             if _top(file.path) in result.included:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, Field
 
-from cloudtrain.errors import Problem, did_you_mean
+from cloudtrain.errors import Problem, ValuePath, did_you_mean
 from cloudtrain.job.model import TargetValues, all_at_once, per_target
 from cloudtrain.job.nodes import KeyProblem
 from cloudtrain.job.problems import mapping_or_empty
@@ -342,9 +342,7 @@ def references_in(text: str) -> list[str]:
     return [reference.inner for reference in find_references(text)]
 
 
-def texts_in(
-    value: object, path: tuple[str | int, ...]
-) -> Iterator[tuple[tuple[str | int, ...], str]]:
+def texts_in(value: object, path: ValuePath) -> Iterator[tuple[ValuePath, str]]:
     """Yield path and text of every text in a value of a job. `path` is the path of the value
     itself."""
     if isinstance(value, str):

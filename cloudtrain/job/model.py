@@ -34,7 +34,7 @@ from pydantic import (
     model_validator,
 )
 
-from cloudtrain.errors import JobError, dotted
+from cloudtrain.errors import JobError, ValuePath, dotted
 from cloudtrain.job.nodes import describe_value
 from cloudtrain.job.problems import (
     ProblemsFound,
@@ -204,9 +204,7 @@ class FromFile(Model):
         return all(getattr(self, name) == getattr(other, name) for name in names)
 
 
-def _set_values(
-    value: Any, path: tuple[str | int, ...]
-) -> Iterator[tuple[tuple[str | int, ...], str]]:
+def _set_values(value: Any, path: ValuePath) -> Iterator[tuple[ValuePath, str]]:
     """Yield the path and the text of each value below `path`."""
     if isinstance(value, dict) and value:
         for name, inner in value.items():

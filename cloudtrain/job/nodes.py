@@ -15,9 +15,9 @@ from pydantic import BaseModel, BeforeValidator, JsonValue
 
 from cloudtrain.documents.document import Positions
 from cloudtrain.errors import Problem, ValidNames, quoted, shortened
+from cloudtrain.errors import ValuePath as ValuePath
 
 Kind = Literal["model", "choice", "map", "list", "json", "value"]
-ValuePath = tuple[str | int, ...]
 
 
 class SchemaNode(NamedTuple):

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 from cloudtrain.documents.document import load_table
-from cloudtrain.errors import NearName
+from cloudtrain.errors import NearName, ValuePath
 from cloudtrain.job.nodes import SchemaNode
 from cloudtrain.system.plugins import DEFAULT_TARGET, all_targets
 
@@ -98,7 +98,7 @@ def is_elsewhere(name: str, parent: SchemaNode, root: SchemaNode) -> bool:
     return _home(name, parent, root) is not None
 
 
-def other_type_hint(path: tuple[str | int, ...], root: SchemaNode) -> str | None:
+def other_type_hint(path: ValuePath, root: SchemaNode) -> str | None:
     """Return a hint if the field at `path` belongs to another `type` than the chosen one, such as
     another distribution; None if no type has the field."""
     holder: SchemaNode | None = root

@@ -19,7 +19,7 @@ from pydantic import (
     model_serializer,
 )
 
-from cloudtrain.errors import Problem, UsageError, dotted
+from cloudtrain.errors import Problem, UsageError, ValuePath, dotted
 from cloudtrain.job.data import (
     Checkpoint,
     FilledPath,
@@ -234,7 +234,7 @@ def _environment_rules(environment: Mapping[str, object]) -> Iterator[Problem]:
     which may be the secret itself."""
     variables = mapping_or_empty(environment.get("variables"))
     for name, value in mapping_or_empty(environment.get("secrets")).items():
-        path: tuple[str | int, ...] = ("secrets", name)
+        path: ValuePath = ("secrets", name)
         if not re.fullmatch(r"[A-Za-z_]\w*", str(name)):
             message = f"`{name}` cannot be a variable's name"
             yield KeyProblem(path, message, "write for example `HF_TOKEN`", code="CT070")
@@ -409,7 +409,7 @@ def same_names(job: Mapping[str, object], *, outputs: Sequence[str] = ()) -> Ite
                 yield KeyProblem((field, name), message, hint, code="CT019")
 
 
-def unsendable(value: object, path: tuple[str | int, ...] = ()) -> Iterator[Problem]:
+def unsendable(value: object, path: ValuePath = ()) -> Iterator[Problem]:
     """Yield a problem for each value that no target accepts: NaN and infinity, which JSON cannot
     express, and malformed text."""
     if isinstance(value, str):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Literal, NamedTuple
 
-from cloudtrain.errors import JobError, Problem
+from cloudtrain.errors import JobError, Problem, ValuePath
 from cloudtrain.machines.table import (
     InstanceType,
     Interconnect,
@@ -255,7 +255,7 @@ class MachineGroup:
     """The catalogue's row; None if the catalogue does not have the type."""
     name: str = ""
     """The name that distinguishes the group from the job's other groups."""
-    path: tuple[str | int, ...] = ()
+    path: ValuePath = ()
     """The path in the job that requests the machines."""
 
     @property

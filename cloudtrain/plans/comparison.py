@@ -11,10 +11,8 @@ from itertools import zip_longest
 from typing import Any, Final, Literal
 
 from cloudtrain.documents import JsonObject
+from cloudtrain.errors import ValuePath as ValuePath
 from cloudtrain.errors import dotted
-
-ValuePath = tuple[str | int, ...]
-
 
 ABSENT: Final = object()
 """Stands for a missing value. JSON's null counts as a value."""

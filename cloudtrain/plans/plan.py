@@ -13,7 +13,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from cloudtrain.documents import JsonMapping, JsonObject
-from cloudtrain.errors import UsageError, dotted
+from cloudtrain.errors import UsageError, ValuePath, dotted
 from cloudtrain.job.model import format_size
 from cloudtrain.plans.document import (
     CommandLine,
@@ -102,7 +102,7 @@ class Finding(NamedTuple):
     level: Level
     message: str
     hint: str | None = None
-    path: tuple[str | int, ...] = ()
+    path: ValuePath = ()
     place: str | None = None
     details: tuple[str, ...] = ()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -149,6 +149,10 @@ class RunStatus(_Brief):
     queue_place: int | None = None
     steps: dict[int, float] = field(default_factory=dict)
     trials: dict[int, dict[str, float]] = field(default_factory=dict)
+
+
+OnStatus = Callable[[RunStatus], None] | None
+"""Is called with every new status of a run that is followed."""
 
 
 class QueuedRun(NamedTuple):

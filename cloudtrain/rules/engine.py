@@ -26,6 +26,7 @@ from cloudtrain.errors import (
     did_you_mean,
     shortened,
 )
+from cloudtrain.errors import ValuePath as ValuePath
 from cloudtrain.job.data import Checkpoint
 from cloudtrain.job.distribution import (
     MPI,
@@ -56,7 +57,6 @@ if TYPE_CHECKING:
 
 # Positions in the user's overrides that set the same value as a field of the job.
 
-ValuePath = tuple[str | int, ...]
 Keys = tuple[str, ...]
 KeysOf = Callable[[ValuePath], list[Keys]]
 """Maps the rest of a path in the job to the positions in the overrides that write it."""
@@ -302,7 +302,7 @@ class Fault(NamedTuple):
 
     message: str
     hint: str | None = None
-    path: tuple[str | int, ...] = ()
+    path: ValuePath = ()
     details: tuple[str, ...] = ()
 
 

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from itertools import takewhile
 
-from cloudtrain.errors import InPlace, did_you_mean, dotted, quoted
+from cloudtrain.errors import InPlace, ValuePath, did_you_mean, dotted, quoted
 from cloudtrain.job.distribution import TensorFlow
 from cloudtrain.job.model import OVERRIDES, exact_duration
 from cloudtrain.job.syntax import Options, options_of_script
@@ -304,10 +304,10 @@ def _override_with(reading: Reading, value: object) -> str | None:
     return None
 
 
-def _values(reading: Reading) -> dict[tuple[str | int, ...], object]:
+def _values(reading: Reading) -> dict[ValuePath, object]:
     """Return the values of fields, by path, that overrides can contradict."""
     spot = reading.spot
-    single: dict[tuple[str | int, ...], object] = {("max_runtime",): reading.max_runtime}
+    single: dict[ValuePath, object] = {("max_runtime",): reading.max_runtime}
     if spot is not None:
         single[("spot",)] = True
         single["spot", "max_wait"] = spot.max_wait
@@ -501,7 +501,7 @@ declare(
 )
 
 
-def not_succeeded(path: tuple[str | int, ...], name: str, state: str | None) -> Finding:
+def not_succeeded(path: ValuePath, name: str, state: str | None) -> Finding:
     """Return the finding for an input from the run `name`, which did not succeed. `state` is None
     if the run does not exist on the target."""
     message = f"the run `{name}` is {state}"

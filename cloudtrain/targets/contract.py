@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_c
 
 from cloudtrain.errors import UsageError
 from cloudtrain.machines.contents import Contents as Contents  # targets take it from here
-from cloudtrain.plans.states import ListedRun, LogLine, QueuedRun, RunRef, RunStatus
+from cloudtrain.plans.states import ListedRun, LogLine, OnStatus, QueuedRun, RunRef, RunStatus
 from cloudtrain.system.plugins import ability
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ class Service(Protocol):
         follow: bool = False,
         rank: int | None = None,
         instance: int | None = None,
-        on_status: Callable[[RunStatus], None] | None = None,
+        on_status: OnStatus = None,
     ) -> Iterator[LogLine]:
         """Yield the output lines so far, of one rank, of one instance or of all. With `follow`, go
         on until the run ends."""

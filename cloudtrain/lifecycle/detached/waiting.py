@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ from pathlib import Path
 from cloudtrain.errors import RunNotFound, TargetError, UsageError
 from cloudtrain.lifecycle.detached.driven import FOLLOW_EVERY, DrivenFolder, DrivenService
 from cloudtrain.plans.plan import Plan, Upload
-from cloudtrain.plans.states import LogLine, RunRef, RunState, RunStatus
+from cloudtrain.plans.states import LogLine, OnStatus, RunRef, RunState, RunStatus
 from cloudtrain.targets.common.archives import unpacked
 from cloudtrain.targets.contract import BundleWriter, ByteProgress, Service
 from cloudtrain.targets.registry import service_of
@@ -154,7 +154,7 @@ class ChainService(DrivenService):
         follow: bool = False,
         rank: int | None = None,
         instance: int | None = None,
-        on_status: Callable[[RunStatus], None] | None = None,
+        on_status: OnStatus = None,
     ) -> Iterator[LogLine]:
         """Yield the log lines of a run that was sent. A waiting run has none; with `follow`, wait
         until the run is sent, then yield its lines."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from cloudtrain.code.files import Entry, content_hash
 from cloudtrain.code.suspects import suspects
-from cloudtrain.code.tree import Digest, SourceChanged, Tree, hash_files
+from cloudtrain.code.tree import Digest, SourceChanged, Tree, bundle_of, hash_files
 from cloudtrain.documents import JsonMapping, JsonObject
 from cloudtrain.documents.document import Unreadable, read_document
 from cloudtrain.errors import CloudtrainError, TargetError, dotted
@@ -373,9 +373,7 @@ def code_of(
                 what += f" and {len(missing) - 1} more files"
             raise _code_is_gone(ref, what)
 
-        size = sum(entry.size for entry in entries)
-        identity = Bundle(content_hash(entries), size, len(entries))
-        yield Tree(scratch, tuple(entries), (), identity, {}, places)
+        yield Tree(scratch, tuple(entries), (), bundle_of(entries), {}, places)
 
 
 def code_upload(record: JobRecord, ref: RunRef) -> Upload:

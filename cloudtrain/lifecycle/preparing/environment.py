@@ -10,8 +10,8 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cloudtrain.code.files import Entry, content_hash
-from cloudtrain.code.tree import Tree
+from cloudtrain.code.files import Entry
+from cloudtrain.code.tree import Tree, bundle_of
 from cloudtrain.documents.document import Unreadable, read_text
 from cloudtrain.errors import JobError, Problem
 from cloudtrain.job.requirements import (
@@ -26,7 +26,7 @@ from cloudtrain.job.requirements import (
     unfit,
 )
 from cloudtrain.machines.contents import Contents, ContentsReader
-from cloudtrain.plans.plan import Bundle, Plan
+from cloudtrain.plans.plan import Plan
 from cloudtrain.system.plugins import part
 from cloudtrain.targets.where import Where
 
@@ -349,7 +349,6 @@ def _with_file(tree: Tree, name: str, content: bytes) -> Tree:
     sha256 = hashlib.sha256(content).hexdigest()
     entries.append(Entry(name, len(content), sha256=sha256))
     entries.sort(key=lambda entry: os.fsencode(entry.path))
-    size = sum(entry.size for entry in entries)
-    identity = Bundle(content_hash(entries), size, len(entries))
     own_files = {**tree.own_files, name: content}
+    identity = bundle_of(entries)
     return replace(tree, entries=tuple(entries), identity=identity, own_files=own_files)

@@ -26,6 +26,7 @@ from cloudtrain.errors import (
     Problem,
     RunNotFound,
     TargetError,
+    ValuePath,
     did_you_mean,
     join_names,
 )
@@ -61,7 +62,7 @@ _SEARCHED_FILES = 200
 class Awaited(NamedTuple):
     """An input from a run that was unfinished when its state was last recorded."""
 
-    path: tuple[str | int, ...]
+    path: ValuePath
     ref: RunRef
 
 

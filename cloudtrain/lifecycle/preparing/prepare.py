@@ -18,7 +18,7 @@ from cloudtrain.code.secret_names import secret_name
 from cloudtrain.code.tree import Tree, scan
 from cloudtrain.documents import JsonMapping
 from cloudtrain.documents.document import Unreadable, read_text
-from cloudtrain.errors import JobError, Problem, join_names
+from cloudtrain.errors import JobError, Problem, ValuePath, join_names
 from cloudtrain.job.data import is_local_path, is_run_input
 from cloudtrain.job.file import anchored
 from cloudtrain.job.training import BUNDLED, TrainingJob
@@ -50,7 +50,7 @@ NOTHING = "none"
 """The value of `environment.requirements` with which a job installs nothing, whatever is in its
 folder."""
 
-PlaceOf = Callable[[tuple[str | int, ...]], str | None]
+PlaceOf = Callable[[ValuePath], str | None]
 """Maps the path of a value in the job to its position in the job's file."""
 
 _PLACE = r"(?s)(?P<file>.*):(?P<line>\d+):(?P<column>\d+)"

@@ -23,7 +23,15 @@ from cloudtrain.errors import (
 from cloudtrain.lifecycle.store.schema import open_store, read_store
 from cloudtrain.lifecycle.store.store import RunRecord
 from cloudtrain.lifecycle.submission.once import Watch, find_service
-from cloudtrain.plans.states import ListedRun, LogLine, Metrics, RunRef, RunState, RunStatus
+from cloudtrain.plans.states import (
+    ListedRun,
+    LogLine,
+    Metrics,
+    OnStatus,
+    RunRef,
+    RunState,
+    RunStatus,
+)
 from cloudtrain.plans.status import run_document
 from cloudtrain.system.files import folder_size, remove_folder
 from cloudtrain.system.plugins import part
@@ -189,7 +197,7 @@ class Run:
         follow: bool = False,
         rank: int | None = None,
         instance: int | None = None,
-        on_status: Callable[[RunStatus], None] | None = None,
+        on_status: OnStatus = None,
     ) -> Iterator[LogLine]:
         """Yield the existing log lines of one rank, of one instance or of all. With `follow`, also
         yield new lines until the run ends."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from cloudtrain.errors import JobError, Problem, QueueTooSmall
+from cloudtrain.errors import JobError, Problem, QueueTooSmall, ValuePath
 from cloudtrain.job.file import anchored
 from cloudtrain.job.model import format_duration
 from cloudtrain.job.sweep import MAX_TRIALS, Sweep
@@ -94,7 +94,7 @@ def _is_too_large(first: Ready) -> bool:
     return False
 
 
-def _path_in_sweep(sweep: Sweep, path: tuple[str | int, ...]) -> tuple[str | int, ...]:
+def _path_in_sweep(sweep: Sweep, path: ValuePath) -> ValuePath:
     """Convert the path of a field in a trial's job to its path in the sweep."""
     if path[:1] == ("hyperparameters",) and path[1:2] and path[1] in sweep.search:
         return ("search", path[1])

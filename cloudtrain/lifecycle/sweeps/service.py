@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,7 +25,16 @@ from cloudtrain.lifecycle.sweeps.study import (
     require_optuna,
 )
 from cloudtrain.plans.plan import Plan, Upload, canonical_json
-from cloudtrain.plans.states import TRIAL, LogLine, RunRef, RunState, RunStatus, Trial, best_of
+from cloudtrain.plans.states import (
+    TRIAL,
+    LogLine,
+    OnStatus,
+    RunRef,
+    RunState,
+    RunStatus,
+    Trial,
+    best_of,
+)
 from cloudtrain.system.processes import ProcessLock, is_held, last_line
 from cloudtrain.targets.common.archives import unpacked
 from cloudtrain.targets.common.services import refuse_rank
@@ -189,7 +198,7 @@ class SweepService(DrivenService, Tuner):
         follow: bool = False,
         rank: int | None = None,
         instance: int | None = None,
-        on_status: Callable[[RunStatus], None] | None = None,
+        on_status: OnStatus = None,
     ) -> Iterator[LogLine]:
         """Yield a line for each trial that has started or ended. With `follow`, continue until the
         sweep has ended."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from cloudtrain.errors import TargetError, TargetUnreachable, UsageError
 from cloudtrain.job.model import value_text
-from cloudtrain.plans.states import LogLine, RunRef, RunStatus, Trial, best_of
+from cloudtrain.plans.states import LogLine, OnStatus, RunRef, RunStatus, Trial, best_of
 from cloudtrain.targets.contract import Tuner
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ _LATE = 120.0
 def follow(
     log: Log,
     status_of: Callable[[], RunStatus],
-    on_status: Callable[[RunStatus], None] | None,
+    on_status: OnStatus,
     pace: Pace,
     *,
     to_end: bool = True,
@@ -206,7 +206,7 @@ def trial_lines(
     *,
     every: float,
     follow: bool,
-    on_status: Callable[[RunStatus], None] | None,
+    on_status: OnStatus,
 ) -> Iterator[LogLine]:
     """Yield a line for each trial that has started or ended. With `follow`, go on until the sweep
     has ended. `every`: seconds between two requests for the trials."""

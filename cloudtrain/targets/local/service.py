@@ -22,7 +22,15 @@ from cloudtrain.errors import (
     UsageError,
 )
 from cloudtrain.plans.plan import Plan, Upload
-from cloudtrain.plans.states import ListedRun, LogLine, QueuedRun, RunRef, RunState, RunStatus
+from cloudtrain.plans.states import (
+    ListedRun,
+    LogLine,
+    OnStatus,
+    QueuedRun,
+    RunRef,
+    RunState,
+    RunStatus,
+)
 from cloudtrain.runtime.errors import SetupError
 from cloudtrain.system.files import KEPT
 from cloudtrain.system.plugins import DEFAULT_TARGET
@@ -345,7 +353,7 @@ class LocalService(Service):
         follow: bool = False,
         rank: int | None = None,
         instance: int | None = None,
-        on_status: Callable[[RunStatus], None] | None = None,
+        on_status: OnStatus = None,
     ) -> Iterator[LogLine]:
         folder = self._folder_of(ref)
 

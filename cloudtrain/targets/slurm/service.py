@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from cloudtrain.errors import NameTaken, RunNotFound, TargetError, TargetUnreachable
 from cloudtrain.machines.table import NodeKind
 from cloudtrain.plans.plan import Plan
-from cloudtrain.plans.states import ListedRun, LogLine, RunRef, RunState, RunStatus
+from cloudtrain.plans.states import ListedRun, LogLine, OnStatus, RunRef, RunState, RunStatus
 from cloudtrain.targets.common import services
 from cloudtrain.targets.common.archives import unpacked
 from cloudtrain.targets.common.tracebacks import PEER_LOST, error_in, shorten_line
@@ -376,7 +376,7 @@ class SlurmService(Service):
         follow: bool = False,
         rank: int | None = None,
         instance: int | None = None,
-        on_status: Callable[[RunStatus], None] | None = None,
+        on_status: OnStatus = None,
     ) -> Iterator[LogLine]:
         runner, folder = self._locate(ref)
         self._record(runner, folder, ref)

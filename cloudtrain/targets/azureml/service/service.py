@@ -4,7 +4,7 @@ interpret the answers."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime, timezone
 from functools import cache, partial
@@ -16,7 +16,7 @@ from cloudtrain.errors import NameTaken, RunNotFound, SettingsError, TargetError
 from cloudtrain.job.training import TrainingJob
 from cloudtrain.machines.overlay import user_overlay
 from cloudtrain.plans.plan import Finding, Plan, Upload
-from cloudtrain.plans.states import ListedRun, LogLine, RunRef, RunState, RunStatus
+from cloudtrain.plans.states import ListedRun, LogLine, OnStatus, RunRef, RunState, RunStatus
 from cloudtrain.rules.engine import mapping_at, value_at
 from cloudtrain.targets.azureml.compile.job import RUN_PROPERTY
 from cloudtrain.targets.azureml.parts import machines_of
@@ -150,7 +150,7 @@ class AzureMLService:
         follow: bool = False,
         rank: int | None = None,
         instance: int | None = None,
-        on_status: Callable[[RunStatus], None] | None = None,
+        on_status: OnStatus = None,
     ) -> Iterator[LogLine]:
         job = self._job(ref)
         log = self._log(ref, job, rank=rank, instance=instance)

@@ -9,7 +9,7 @@ workspace's MLflow interface.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from math import isfinite
 from pathlib import Path
@@ -19,7 +19,7 @@ from cloudtrain.documents import JsonMapping, JsonObject
 from cloudtrain.documents.archives import archive_of
 from cloudtrain.errors import TargetError, UsageError
 from cloudtrain.job.sweep import Objective
-from cloudtrain.plans.states import LogLine, RunRef, RunState, RunStatus, Trial
+from cloudtrain.plans.states import LogLine, OnStatus, RunRef, RunState, RunStatus, Trial
 from cloudtrain.rules.engine import mapping_at, text_at, value_at
 from cloudtrain.targets.adoption import Original
 from cloudtrain.targets.azureml.adopt.requests import originals_in
@@ -58,7 +58,7 @@ class AzureMLTuner(AzureMLService, Tuner):
         follow: bool = False,
         rank: int | None = None,
         instance: int | None = None,
-        on_status: Callable[[RunStatus], None] | None = None,
+        on_status: OnStatus = None,
     ) -> Iterator[LogLine]:
         refuse_rank(ref, rank, instance)
         return trial_lines(self, ref, every=self._pace.every, follow=follow, on_status=on_status)

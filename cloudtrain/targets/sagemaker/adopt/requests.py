@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from cloudtrain.documents.toml_json import read_json
-from cloudtrain.errors import UsageError
+from cloudtrain.errors import UsageError, ValuePath
 from cloudtrain.job.script import job_name_from
 from cloudtrain.rules.engine import rows_at
 from cloudtrain.targets.adoption import Original, Search
@@ -252,7 +252,7 @@ def _event(event: JsonMapping, folder: str | None) -> Iterator[Original]:
         yield _original(_as_request(request, ()), "a CloudTrail event", folder, settings)
 
 
-def _as_request(value: Any, path: tuple[str | int, ...]) -> Any:
+def _as_request(value: Any, path: ValuePath) -> Any:
     """Return the value with the API's field names, because CloudTrail writes their first letter in
     lower case.
 

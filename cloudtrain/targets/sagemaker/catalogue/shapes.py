@@ -15,8 +15,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from cloudtrain.documents.document import load_toml
-from cloudtrain.errors import NearName, did_you_mean, dotted
+from cloudtrain.documents.document import load_table
+from cloudtrain.errors import NearName, ValuePath, did_you_mean, dotted
 from cloudtrain.job.nodes import describe_value
 from cloudtrain.machines.table import InstanceTable, InstanceType
 from cloudtrain.targets.sagemaker.request import JsonMapping, JsonObject
@@ -99,14 +99,13 @@ MANY = 12
 """Hints list the values of an enum only if it has at most this many values."""
 
 Kind = Literal["unknown", "missing", "type", "min", "max", "pattern", "enum"]
-Place = tuple[str | int, ...]
 
 
 class ShapeViolation(NamedTuple):
     """A reason why the service would refuse a request. `path` is the path of the wrong or missing
     field."""
 
-    path: Place
+    path: ValuePath
     message: str
     hint: str | None
     kind: Kind
@@ -115,7 +114,7 @@ class ShapeViolation(NamedTuple):
 class Title(NamedTuple):
     """The name of a value in messages. Its text is made only where a message needs it."""
 
-    path: Place
+    path: ValuePath
     before: str = ""
 
     def __str__(self) -> str:
@@ -140,7 +139,7 @@ def _shape(name: str) -> JsonMapping:
     return shape
 
 
-def _check(value: object, name: str, path: Place, title: Title) -> Iterator[ShapeViolation]:
+def _check(value: object, name: str, path: ValuePath, title: Title) -> Iterator[ShapeViolation]:
     """Yield all violations in a value and its parts.
 
     `name` is the value's shape in the service's model, `path` its path in the request, `title` its
@@ -158,7 +157,7 @@ def _check(value: object, name: str, path: Place, title: Title) -> Iterator[Shap
 
 
 def _structure(
-    value: JsonMapping, shape: JsonMapping, path: Place, title: Title
+    value: JsonMapping, shape: JsonMapping, path: ValuePath, title: Title
 ) -> Iterator[ShapeViolation]:
     members = shape["members"]
     hints = {name: did_you_mean(str(name), members) for name in value if name not in members}
@@ -180,7 +179,7 @@ def _structure(
 
 
 def _list(
-    value: list[Any], shape: JsonMapping, path: Place, title: Title
+    value: list[Any], shape: JsonMapping, path: ValuePath, title: Title
 ) -> Iterator[ShapeViolation]:
     yield from _check_count(len(value), ("entry", "entries"), shape, path, title)
     for index, inner in enumerate(value):
@@ -189,7 +188,7 @@ def _list(
 
 
 def _map(
-    value: JsonMapping, shape: JsonMapping, path: Place, title: Title
+    value: JsonMapping, shape: JsonMapping, path: ValuePath, title: Title
 ) -> Iterator[ShapeViolation]:
     yield from _check_count(len(value), ("entry", "entries"), shape, path, title)
     for key, inner in value.items():
@@ -201,7 +200,9 @@ def _map(
         yield from _check(inner, shape["value"], place, Title((*path, name)))
 
 
-def _string(value: str, shape: JsonMapping, path: Place, title: Title) -> Iterator[ShapeViolation]:
+def _string(
+    value: str, shape: JsonMapping, path: ValuePath, title: Title
+) -> Iterator[ShapeViolation]:
     sized = list(_check_count(len(value), ("character", "characters"), shape, path, title))
     yield from sized
 
@@ -222,11 +223,12 @@ def _string(value: str, shape: JsonMapping, path: Place, title: Title) -> Iterat
 @cache
 def _hints() -> dict[str, str]:
     """Map the service's patterns to words; messages show other patterns unchanged."""
-    text = Path(__file__).with_name("patterns.toml").read_text("utf-8")
-    return dict(load_toml(text)["hints"])
+    return dict(load_table(__file__, "patterns.toml")["hints"])
 
 
-def _number(value: int, shape: JsonMapping, path: Place, title: Title) -> Iterator[ShapeViolation]:
+def _number(
+    value: int, shape: JsonMapping, path: ValuePath, title: Title
+) -> Iterator[ShapeViolation]:
     if _is_within_bounds(value, shape):
         return
     least = f"write `{shape.get('min')}` or more"
@@ -236,7 +238,7 @@ def _number(value: int, shape: JsonMapping, path: Place, title: Title) -> Iterat
 
 
 def _check_count(
-    count: int, units: tuple[str, str], shape: JsonMapping, path: Place, title: Title
+    count: int, units: tuple[str, str], shape: JsonMapping, path: ValuePath, title: Title
 ) -> Iterator[ShapeViolation]:
     if _is_within_bounds(count, shape):
         return
@@ -261,7 +263,7 @@ def _is_within_bounds(number: int, shape: JsonMapping) -> bool:
 
 
 def _check_bounds(
-    number: int, fact: str, hints: tuple[str, str], shape: JsonMapping, path: Place
+    number: int, fact: str, hints: tuple[str, str], shape: JsonMapping, path: ValuePath
 ) -> Iterator[ShapeViolation]:
     if "min" in shape and number < shape["min"]:
         message = f"{fact}, and the service takes at least {shape['min']:,}"
@@ -281,7 +283,7 @@ _TYPES: dict[str, tuple[Any, str]] = {
     "boolean": (bool, "true or false"),
 }
 
-_INSIDE: dict[str, Callable[[Any, JsonMapping, Place, Title], Iterator[ShapeViolation]]] = {
+_INSIDE: dict[str, Callable[[Any, JsonMapping, ValuePath, Title], Iterator[ShapeViolation]]] = {
     "structure": _structure,
     "map": _map,
     "list": _list,
@@ -291,7 +293,7 @@ _INSIDE: dict[str, Callable[[Any, JsonMapping, Place, Title], Iterator[ShapeViol
 }
 
 
-def members_of(operation: str, path: Place) -> tuple[str, ...] | None:
+def members_of(operation: str, path: ValuePath) -> tuple[str, ...] | None:
     """Return the fields that a structure in a request can have; None if `path` leads to a map or a
     plain value."""
     shape = _shape(_model()["operations"][operation])

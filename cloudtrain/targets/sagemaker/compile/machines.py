@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from cloudtrain.errors import JobError, Problem
+from cloudtrain.errors import JobError, Problem, ValuePath
 from cloudtrain.job.distribution import SMDDP, SMP
 from cloudtrain.job.model import MAX_COUNT, merged
 from cloudtrain.job.training import TrainingJob
@@ -282,10 +282,10 @@ def _problems(request: JsonMapping, operation: str) -> Iterator[Problem]:
         yield Problem((FIELD, *fields.machines), message, hint, code="CT035")
 
 
-def _count_problems(path: tuple[str | int, ...], config: JsonMapping) -> Iterator[Problem]:
+def _count_problems(path: ValuePath, config: JsonMapping) -> Iterator[Problem]:
     """Report counts above the limit of `instance_count`: typing mistakes that would make a plan
     huge."""
-    rows: list[tuple[tuple[str | int, ...], Any]] = [(path, config)]
+    rows: list[tuple[ValuePath, Any]] = [(path, config)]
     for key in ("InstanceGroups", "InstancePreferences"):
         entries = config.get(key)
         if isinstance(entries, list):

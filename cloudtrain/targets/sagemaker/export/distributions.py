@@ -6,10 +6,9 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from cloudtrain.documents.document import load_toml
+from cloudtrain.documents.document import load_table
 from cloudtrain.rules.engine import text_at, value_at
 from cloudtrain.runtime.sagemaker_launcher import CODE_CHANNEL, LAUNCH_KEY
 from cloudtrain.runtime.torchrun_words import is_module
@@ -43,7 +42,7 @@ from cloudtrain.targets.sagemaker.request import (
     without_nulls,
 )
 
-SDK_TABLES = load_toml(Path(__file__).with_name("sdk.toml").read_text("utf-8"))
+SDK_TABLES = load_table(__file__, "sdk.toml")
 """The names that both versions of the SDK have for the fields of a request."""
 
 KEYS = (

@@ -7,11 +7,10 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from operator import methodcaller
-from pathlib import Path
 from threading import Lock
 from typing import Any, Literal, NamedTuple
 
-from cloudtrain.documents.document import load_toml
+from cloudtrain.documents.document import load_table
 from cloudtrain.errors import NameTaken, RunNotFound, SettingsError, TargetError, TargetUnreachable
 from cloudtrain.system.plugins import require
 from cloudtrain.targets.common.services import Denied, Expired, NotThere
@@ -63,9 +62,8 @@ _ERRORS: dict[str, ErrorType] = {
 def error_templates(field: Literal["codes", "exceptions"]) -> Mapping[str, AwsErrorTemplate]:
     """Map AWS's error codes, or botocore's error classes, to cloudtrain's errors, from the table
     `errors.toml`."""
-    text = Path(__file__).with_name("errors.toml").read_text("utf-8")
     templates: dict[str, AwsErrorTemplate] = {}
-    for row in load_toml(text)["errors"]:
+    for row in load_table(__file__, "errors.toml")["errors"]:
         kind = _ERRORS[row["kind"]]
         template = AwsErrorTemplate(kind, row["message"], row.get("hint"))
         templates |= dict.fromkeys(row.get(field, "").split(), template)

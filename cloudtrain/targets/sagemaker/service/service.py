@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -14,14 +14,22 @@ from heapq import merge
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from cloudtrain.documents.document import load_toml
+from cloudtrain.documents.document import load_table
 from cloudtrain.errors import NameTaken, SettingsError, TargetError, TargetUnreachable, UsageError
 from cloudtrain.job.model import format_duration
 from cloudtrain.job.training import TrainingJob
 from cloudtrain.machines.overlay import Overlay, type_named, user_overlay
 from cloudtrain.machines.table import InstanceType, hourly, over
 from cloudtrain.plans.plan import Finding, Plan, Upload
-from cloudtrain.plans.states import ListedRun, LogLine, RunRef, RunState, RunStatus, Transition
+from cloudtrain.plans.states import (
+    ListedRun,
+    LogLine,
+    OnStatus,
+    RunRef,
+    RunState,
+    RunStatus,
+    Transition,
+)
 from cloudtrain.targets.common.services import Denied, NotThere, Pace, contains, follow
 from cloudtrain.targets.common.tracebacks import error_in, shorten_line
 from cloudtrain.targets.contract import BundleWriter, ByteProgress
@@ -158,11 +166,9 @@ def reason_of(message: str) -> FailureReason:
 # Turn the service's job description into a `RunStatus`: state, reason, phases, times, metrics and
 # cost.
 
-_STATES = Path(__file__).with_name("states.toml")
-
 STATES: dict[str, dict[str, RunState]] = {
     table: {word: RunState(state) for word, state in rows.items()}
-    for table, rows in load_toml(_STATES.read_text("utf-8")).items()
+    for table, rows in load_table(__file__, "states.toml").items()
 }
 """Maps the service's states to those of runs: a job's primary and secondary status, and a tuning
 job's status."""
@@ -419,7 +425,7 @@ class SageMakerService:
         follow: bool = False,
         rank: int | None = None,
         instance: int | None = None,
-        on_status: Callable[[RunStatus], None] | None = None,
+        on_status: OnStatus = None,
     ) -> Iterator[LogLine]:
         kind, description = self._find_job(ref)
         log = self._log(ref, kind, description, instance)
@@ -536,7 +542,7 @@ class SageMakerService:
         return JobLog(self._at(ref.place), kind.log_group, ref.name, ranks=ranks, instance=instance)
 
     def _follow(
-        self, ref: RunRef, kind: JobKind, log: JobLog, on_status: Callable[[RunStatus], None] | None
+        self, ref: RunRef, kind: JobKind, log: JobLog, on_status: OnStatus
     ) -> Iterator[LogLine]:
         def ask() -> RunStatus:
             _, description = self._find_job(ref, (kind,))
@@ -544,9 +550,7 @@ class SageMakerService:
 
         return follow(log, ask, on_status, self._pace)
 
-    def _so_far(
-        self, ref: RunRef, log: JobLog, on_status: Callable[[RunStatus], None] | None
-    ) -> Iterator[LogLine]:
+    def _so_far(self, ref: RunRef, log: JobLog, on_status: OnStatus) -> Iterator[LogLine]:
         if on_status is not None:
             on_status(self.status(ref))
         yield from log.new_lines()

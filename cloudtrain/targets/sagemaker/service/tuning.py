@@ -3,14 +3,14 @@ training jobs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from io import BytesIO
 
 from cloudtrain.errors import TargetError, UsageError
 from cloudtrain.job.sweep import Objective
 from cloudtrain.plans.plan import Plan
-from cloudtrain.plans.states import LogLine, RunRef, RunState, RunStatus, Trial
+from cloudtrain.plans.states import LogLine, OnStatus, RunRef, RunState, RunStatus, Trial
 from cloudtrain.targets.adoption import Original
 from cloudtrain.targets.common.services import NotThere, Pace, own_value, refuse_rank, trial_lines
 from cloudtrain.targets.contract import BundleWriter, ByteProgress
@@ -81,7 +81,7 @@ class SageMakerTuner(SageMakerService):
         follow: bool = False,
         rank: int | None = None,
         instance: int | None = None,
-        on_status: Callable[[RunStatus], None] | None = None,
+        on_status: OnStatus = None,
     ) -> Iterator[LogLine]:
         """Yield a line for each trial that starts or ends. A trial's own output is in the log of
         its training job."""
