@@ -19,13 +19,15 @@ TYPE_CHECKING = False  # like typing.TYPE_CHECKING, without importing typing
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
+    StrPath = str | os.PathLike[str]
+
 UMASK = 0o077
 """The umask under which everything that is created is private."""
 
 _NO_LINKS = getattr(os, "O_NOFOLLOW", 0)
 
 
-def make_private_folder(path: str | os.PathLike[str]) -> None:
+def make_private_folder(path: StrPath) -> None:
     """Make a folder and its missing parents, closed to other users. An existing folder stays
     unchanged.
 
@@ -46,7 +48,7 @@ def make_private_folder(path: str | os.PathLike[str]) -> None:
                 raise
 
 
-def open_private(path: str | os.PathLike[str], flags: int) -> int:
+def open_private(path: StrPath, flags: int) -> int:
     """Open a file and return its descriptor. A new file is readable only by its owner. Links are
     not followed.
 
@@ -56,7 +58,7 @@ def open_private(path: str | os.PathLike[str], flags: int) -> int:
     return os.open(path, flags | os.O_CLOEXEC | _NO_LINKS, 0o600)
 
 
-def write_once(path: str | os.PathLike[str], content: bytes, *, sync: bool = False) -> bool:
+def write_once(path: StrPath, content: bytes, *, sync: bool = False) -> bool:
     """Write a private file atomically. Return False, and write nothing, if the file exists. With
     `sync`, the content is on the disk before the file gets its name.
 
@@ -71,14 +73,14 @@ def write_once(path: str | os.PathLike[str], content: bytes, *, sync: bool = Fal
     return True
 
 
-def replace_private(path: str | os.PathLike[str], content: bytes, *, sync: bool = False) -> None:
+def replace_private(path: StrPath, content: bytes, *, sync: bool = False) -> None:
     """Write a private file atomically, in place of the one that exists, as `write_once` does."""
     with _written_beside(path, content, sync=sync) as temporary:
         os.replace(temporary, path)
 
 
 @contextmanager
-def _written_beside(path: str | os.PathLike[str], content: bytes, *, sync: bool) -> Iterator[str]:
+def _written_beside(path: StrPath, content: bytes, *, sync: bool) -> Iterator[str]:
     """Yield the path of a private file beside `path` with the content. It is removed afterwards,
     unless the caller has moved it."""
     temporary = f"{os.fspath(path)}.{os.getpid()}.{get_native_id()}"
@@ -95,7 +97,7 @@ def _written_beside(path: str | os.PathLike[str], content: bytes, *, sync: bool)
             os.unlink(temporary)
 
 
-def make_state_folder(path: str | os.PathLike[str], *, ours: Collection[str]) -> None:
+def make_state_folder(path: StrPath, *, ours: Collection[str]) -> None:
     """Make the state folder, or check an existing state folder, and close it to other users. `ours`
     are the names of cloudtrain's own items.
 
@@ -111,7 +113,7 @@ def make_state_folder(path: str | os.PathLike[str], *, ours: Collection[str]) ->
     close_state_folder(path, ours=ours)
 
 
-def close_state_folder(path: str | os.PathLike[str], *, ours: Collection[str]) -> None:
+def close_state_folder(path: StrPath, *, ours: Collection[str]) -> None:
     """Check an existing state folder, and close it to other users, as `make_state_folder` does.
     `ours` are the names of cloudtrain's own items."""
     status = os.stat(path)
@@ -137,7 +139,7 @@ def close_state_folder(path: str | os.PathLike[str], *, ours: Collection[str]) -
         )
 
 
-def require_own(path: str | os.PathLike[str], status: os.stat_result | None = None) -> None:
+def require_own(path: StrPath, status: os.stat_result | None = None) -> None:
     """Check that a folder belongs to you.
 
     Raises:
@@ -148,7 +150,7 @@ def require_own(path: str | os.PathLike[str], status: os.stat_result | None = No
         raise PermissionError(f"the folder belongs to another user ({owner})")
 
 
-def close_file(path: str | os.PathLike[str]) -> None:
+def close_file(path: StrPath) -> None:
     """Make an existing file private, or create an empty private file. Links are not followed.
 
     An existing file is not opened. If a process closes any descriptor of a file, it loses all its

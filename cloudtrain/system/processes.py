@@ -12,17 +12,20 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from cloudtrain.system.private import make_private_folder, open_private
+
+if TYPE_CHECKING:
+    from cloudtrain.system.private import StrPath
 
 
 def start_detached(
     command: Callable[[int], Sequence[str]],
-    log: str | os.PathLike[str],
+    log: StrPath,
     *,
     env: Mapping[str, str],
-    cwd: str | os.PathLike[str] | None = None,
+    cwd: StrPath | None = None,
     empty_log: bool = False,
 ) -> bool:
     """Start a process that forks and leaves its work to the child. Return when the child has
@@ -62,7 +65,7 @@ def start_detached(
     return has_answered
 
 
-def last_line(log: str | os.PathLike[str]) -> str:
+def last_line(log: StrPath) -> str:
     """Return the last line of a log; empty if the log is empty or cannot be read."""
     try:
         lines = Path(log).read_text("utf-8", "replace").strip().splitlines()

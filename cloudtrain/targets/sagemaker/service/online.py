@@ -16,7 +16,7 @@ from cloudtrain.errors import CloudtrainError, MissingExtra, TargetError, Target
 from cloudtrain.machines.overlay import Refreshed, write_refreshed
 from cloudtrain.machines.table import instance_named
 from cloudtrain.plans.plan import Finding, Plan
-from cloudtrain.rules.engine import ValuePath, declare_all, level_of
+from cloudtrain.rules.engine import ValuePath, declare_all, finding_of
 from cloudtrain.runtime.secret_values import references
 from cloudtrain.system.plugins import require
 from cloudtrain.targets.common.services import Deadline, Denied, NotThere, check_timeout
@@ -53,11 +53,11 @@ def check(clients: Clients, plan: Plan) -> list[Finding]:
     try:
         answers = deadline.answers([lambda: clients.call("sts", "get_caller_identity")])
     except TargetUnreachable as error:
-        return [_finding("SM902", f"the account could not be asked: {error.message}", error.hint)]
+        return [finding_of("SM902", f"the account could not be asked: {error.message}", error.hint)]
     except MissingExtra:
         raise  # `--ignore` cannot help here
     except CloudtrainError as error:
-        return [_finding("SM901", error.message, error.hint)]
+        return [finding_of("SM901", error.message, error.hint)]
     if not answers:
         return [_too_late("AWS did not say whose the credentials are", deadline)]
 
@@ -83,7 +83,7 @@ def _too_late(what: str, deadline: Deadline[Any]) -> Finding:
         "the job may still be right: `--offline` asks nothing, CLOUDTRAIN_CHECK_TIMEOUT=30 "
         "waits longer"
     )
-    return _finding("SM902", message, hint)
+    return finding_of("SM902", message, hint)
 
 
 def _checks(plan: Plan) -> list[Check]:
@@ -124,7 +124,7 @@ def _run_check(one: Check, context: CheckContext) -> list[Finding]:
         message = error.message
         if isinstance(error, Denied | TargetUnreachable):
             message = f"not everything could be looked at: {message}"
-        return [_finding("SM902", message, error.hint)]
+        return [finding_of("SM902", message, error.hint)]
 
 
 def _role(context: CheckContext) -> Iterator[Finding]:
@@ -137,14 +137,14 @@ def _role(context: CheckContext) -> Iterator[Finding]:
             f"the role belongs to the account {owner}, and the credentials to {context.account}"
         )
         hint = "log in to that account, or name a role of this one: `role` in [sagemaker]"
-        yield _finding("SM903", message, hint)
+        yield finding_of("SM903", message, hint)
         return
 
     try:
         role = context.clients.call("iam", "get_role", RoleName=name)["Role"]
     except NotThere:
         hint = "`aws iam list-roles` shows them; set `role` in [sagemaker]"
-        yield _finding("SM903", f"there is no role `{name}`", hint)
+        yield finding_of("SM903", f"there is no role `{name}`", hint)
         return
 
     if not _trusts_sagemaker(role.get("AssumeRolePolicyDocument", {})):
@@ -153,7 +153,7 @@ def _role(context: CheckContext) -> Iterator[Finding]:
             f"add `{_SERVICE}` to the principals of its trust policy: `aws iam "
             "update-assume-role-policy`"
         )
-        yield _finding("SM904", message, hint)
+        yield finding_of("SM904", message, hint)
 
 
 def _trusts_sagemaker(policy: JsonMapping) -> bool:
@@ -199,7 +199,7 @@ def _bucket(bucket: str, path: ValuePath, context: CheckContext) -> Iterator[Fin
         answer = context.clients.call("s3", "head_bucket", Bucket=bucket)
     except NotThere:
         hint = f"`aws s3 mb s3://{bucket} --region {here}` makes it; or name another in [sagemaker]"
-        yield _finding("SM905", f"there is no bucket `{bucket}`", hint, path)
+        yield finding_of("SM905", f"there is no bucket `{bucket}`", hint, path)
         return
 
     headers = answer["ResponseMetadata"]["HTTPHeaders"]
@@ -207,7 +207,7 @@ def _bucket(bucket: str, path: ValuePath, context: CheckContext) -> Iterator[Fin
     if region and here and region != here:
         message = f"the bucket `{bucket}` is in `{region}`, and the job would run in `{here}`"
         hint = f'use a bucket of `{here}`, or `region = "{region}"`'
-        yield _finding("SM906", message, hint, path)
+        yield finding_of("SM906", message, hint, path)
 
 
 def _input(uri: str, path: ValuePath, context: CheckContext) -> Iterator[Finding]:
@@ -220,11 +220,11 @@ def _input(uri: str, path: ValuePath, context: CheckContext) -> Iterator[Finding
         )
     except NotThere:
         message = f"there is no bucket `{bucket}`"
-        yield _finding("SM905", message, "look at the bucket's name", path)
+        yield finding_of("SM905", message, "look at the bucket's name", path)
         return
     if not page.get("Contents"):
         hint = f"`aws s3 ls s3://{bucket}/` shows what is there"
-        yield _finding("SM907", f"there is nothing under `{uri}`", hint, path)
+        yield finding_of("SM907", f"there is nothing under `{uri}`", hint, path)
 
 
 _READ = {
@@ -257,7 +257,7 @@ def _secret(name: str, place: str, context: CheckContext) -> Iterator[Finding]:
         role_name = role.rpartition("/")[2]
         message = f"the role `{role_name}` may not read the secret `{name}`"
         hint = f"allow it `{action}` on `{arn}`"
-        yield _finding("SM522", message, hint, ("environment", "secrets", name))
+        yield finding_of("SM522", message, hint, ("environment", "secrets", name))
 
 
 def _quota(context: CheckContext) -> Iterator[Finding]:
@@ -284,7 +284,7 @@ def _too_few(quota: JsonMapping, count: int) -> Finding:
         "ask for more: `aws service-quotas request-service-quota-increase --service-code "
         f"sagemaker --quota-code {quota['QuotaCode']} --desired-value {count}`"
     )
-    return _finding("SM908", message, hint, ("resources", "instance_count"))
+    return finding_of("SM908", message, hint, ("resources", "instance_count"))
 
 
 def _quotas_needed(request: JsonMapping) -> dict[str, int]:
@@ -308,10 +308,6 @@ def _quotas_needed(request: JsonMapping) -> dict[str, int]:
 
 def _as_list(value: object) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else [value]
-
-
-def _finding(code: str, message: str, hint: str | None, path: ValuePath = ()) -> Finding:
-    return Finding(code, level_of(code), message, hint, path)
 
 
 # Refresh the catalogue with the prices of training instances in a region, from AWS's price list.

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timezone
-from functools import cache
+from functools import cache, partial
 from heapq import merge
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -30,7 +30,8 @@ from cloudtrain.plans.states import (
     RunStatus,
     Transition,
 )
-from cloudtrain.targets.common.services import Denied, NotThere, Pace, contains, follow
+from cloudtrain.targets.common.services import Denied, NotThere, Pace, contains
+from cloudtrain.targets.common.services import follow as follow_log
 from cloudtrain.targets.common.tracebacks import error_in, shorten_line
 from cloudtrain.targets.contract import BundleWriter, ByteProgress
 from cloudtrain.targets.sagemaker.plan import (
@@ -430,9 +431,11 @@ class SageMakerService:
         kind, description = self._find_job(ref)
         log = self._log(ref, kind, description, instance)
         if follow:
-            lines = self._follow(ref, kind, log, on_status)
+            lines = follow_log(log, partial(self._look, ref, kind), on_status, self._pace)
         else:
-            lines = self._so_far(ref, log, on_status)
+            if on_status is not None:
+                on_status(self.status(ref))
+            lines = log.new_lines()
         return lines if rank is None else _of_rank(lines, rank)
 
     def stop(self, ref: RunRef) -> None:
@@ -519,6 +522,10 @@ class SageMakerService:
         kind, description = self._find_job(ref)
         return job_state(description, kind)
 
+    def _look(self, ref: RunRef, kind: JobKind) -> RunStatus:
+        _, description = self._find_job(ref, (kind,))
+        return self._status(kind, description)
+
     def _status(self, kind: JobKind, description: JsonMapping) -> RunStatus:
         rate = hourly_price(description, self._overlay())
         return status_of(description, kind, rate, time.time())
@@ -540,20 +547,6 @@ class SageMakerService:
     ) -> JobLog:
         ranks = ranks_of(description, self._overlay())
         return JobLog(self._at(ref.place), kind.log_group, ref.name, ranks=ranks, instance=instance)
-
-    def _follow(
-        self, ref: RunRef, kind: JobKind, log: JobLog, on_status: OnStatus
-    ) -> Iterator[LogLine]:
-        def ask() -> RunStatus:
-            _, description = self._find_job(ref, (kind,))
-            return self._status(kind, description)
-
-        return follow(log, ask, on_status, self._pace)
-
-    def _so_far(self, ref: RunRef, log: JobLog, on_status: OnStatus) -> Iterator[LogLine]:
-        if on_status is not None:
-            on_status(self.status(ref))
-        yield from log.new_lines()
 
     def _explain(
         self, ref: RunRef, kind: JobKind, description: JsonMapping, status: RunStatus
