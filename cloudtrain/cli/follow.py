@@ -94,7 +94,7 @@ def pattern_of(text: str | None) -> re.Pattern[str] | None:
             f"`{re.escape(text)}`"
         )
         message = f"`{text}` is not a regular expression: {error}"
-        raise UsageError(message, hint=hint, code="CT901") from None
+        raise UsageError(message, hint=hint) from None
 
 
 def instance_number(text: str | None) -> int | None:

@@ -74,7 +74,7 @@ def moment_of(text: str | None) -> float | None:
         return moment.astimezone(timezone.utc).timestamp()
     except (ValueError, OverflowError, OSError):
         hint = "write how long ago, for example `10m`, or a time, for example `2026-11-22T10:00`"
-        raise UsageError(f"`{text}` is not a time", hint=hint, code="CT901") from None
+        raise UsageError(f"`{text}` is not a time", hint=hint) from None
 
 
 _OF_A_STATUS = (

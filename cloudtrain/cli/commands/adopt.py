@@ -97,7 +97,7 @@ def _words(text: str | None) -> list[str]:
         return split(text or "")
     except ValueError as error:
         message = f"`--args` is not valid shell syntax: {error}"
-        raise UsageError(message, hint="close the quotes", code="CT901") from None
+        raise UsageError(message, hint="close the quotes") from None
 
 
 def _may_run(source: str, python: str | None) -> bool:

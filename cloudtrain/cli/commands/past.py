@@ -138,7 +138,7 @@ def cost_command(
         hint: str | None = did_you_mean(by, ["job", "month", "target"])
         if by in ("tag", "tag:"):
             hint = "write `--by tag:KEY`"
-        raise UsageError(f"`--by {by}` is not a valid group", hint=hint, code="CT901")
+        raise UsageError(f"`--by {by}` is not a valid group", hint=hint)
     _refuse_both(csv, json)
 
     found = costs(since=moment_of(since), target=target, profile=profile, online=not offline)

@@ -225,7 +225,7 @@ def _known_format(form: str, target: str) -> str:
     if form in names:
         return form
     message = f"invalid value for `--format` / `-f`: `{form}` is not one of {quoted(names)}"
-    raise UsageError(message, hint=did_you_mean(form, names), code="CT901")
+    raise UsageError(message, hint=did_you_mean(form, names))
 
 
 def _for_the_tool(plan: Plan, form: str) -> str:

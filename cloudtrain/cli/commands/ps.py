@@ -129,7 +129,7 @@ def _tag(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals:
         hint = f"write name and value: `--tag {text}=VALUE`"
-        raise UsageError(f"`{text}` is not a tag", hint=hint, code="CT901")
+        raise UsageError(f"`{text}` is not a tag", hint=hint)
     return key, value
 
 

@@ -203,7 +203,7 @@ def runs_at(where: Where) -> Iterator[ListedRun]:
         message = f"the settings lack the location of the runs on `{name}`"
         fields = quoted(missing)
         hint = f"set {fields} in [{name}] of cloudtrain.toml"
-        raise SettingsError(message, hint=hint, code="CT915")
+        raise SettingsError(message, hint=hint)
     return where.service.runs(where.account.place)
 
 

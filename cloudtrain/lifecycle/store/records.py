@@ -216,7 +216,7 @@ def condition_of(text: str) -> Condition:
     match = re.fullmatch(_CONDITION, text)
     if match is None:
         hint = "write a hyperparameter, one of = != < <= > >=, and a value: `learning_rate<0.01`"
-        raise UsageError(f"`{text}` is not a condition", hint=hint, code="CT901")
+        raise UsageError(f"`{text}` is not a condition", hint=hint)
     return Condition("hyperparameter", match["key"], match["operator"], match["value"])
 
 

@@ -228,7 +228,7 @@ class AzureMLService:
         if not _is_ours(job, request):
             message = f"the workspace already has a different job named `{ref.name}`"
             hint = f"see it with `cloudtrain status {ref}`, or give your job another name"
-            raise NameTaken(message, hint=hint, code="CT945")
+            raise NameTaken(message, hint=hint)
         return True
 
     def _status(self, ref: RunRef, job: JsonMapping) -> RunStatus:

@@ -273,7 +273,7 @@ class Clients:
                 "begin `AWS_ENDPOINT_URL`, or `endpoint_url` in `~/.aws/config`, with "
                 "`http://` or `https://`"
             )
-            raise SettingsError(message, hint=hint, code="CT915") from error
+            raise SettingsError(message, hint=hint) from error
 
     def _config(self) -> Any:
         """Return botocore's configuration: retries and timeouts."""

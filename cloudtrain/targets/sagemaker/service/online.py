@@ -350,7 +350,7 @@ def refresh(clients: Clients, region: str, *, folder: Path, date: str) -> Refres
     if not table:
         message = f"AWS's price list has no training instances in `{region}`"
         hint = "check `region` under `[sagemaker]` in cloudtrain.toml"
-        raise TargetError(message, hint=hint, code="CT941")
+        raise TargetError(message, hint=hint)
 
     about = f"prices of SageMaker training in {region}, asked on {date}"
     file = write_refreshed(folder, "sagemaker", table, about=about)

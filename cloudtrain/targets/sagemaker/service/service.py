@@ -539,7 +539,7 @@ class SageMakerService:
         if not is_ours(self._at(ref.place), kind, description, request):
             message = f"the account already has a different {kind.noun} job named `{ref.name}`"
             hint = f"see it with `cloudtrain status {ref}`, or give your job another name"
-            raise NameTaken(message, hint=hint, code="CT945")
+            raise NameTaken(message, hint=hint)
         return True
 
     def _log(
