@@ -318,14 +318,14 @@ def format_of(path: Path) -> Format:
 
 
 def _hint_for_suffix(path: Path) -> str:
-    quoted = shlex.quote(str(path))
+    words = shlex.quote(str(path))
     if path.suffix == ".py":
         command = _init_command("--script", str(path))
         return f"{command} writes a job file for the script; name that file"
     if path.suffix == ".ipynb":
-        return f"export the notebook first: `jupyter nbconvert --to script {quoted}`"
+        return f"export the notebook first: `jupyter nbconvert --to script {words}`"
     if path.suffix == ".sh":
-        return f"`cloudtrain adopt {quoted}` makes a job of the training that it starts"
+        return f"`cloudtrain adopt {words}` makes a job of the training that it starts"
     ends = quoted(SUFFIXES)
     return f"a job file ends in one of {ends}"
 
