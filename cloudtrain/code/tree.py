@@ -11,6 +11,7 @@ import sys
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from tempfile import mkstemp
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -36,6 +37,7 @@ from cloudtrain.code.walk import (
     source_error,
     walk,
 )
+from cloudtrain.documents.document import decode_python
 from cloudtrain.errors import CloudtrainError, JobError
 from cloudtrain.job.model import format_size
 from cloudtrain.plans.plan import Bundle
@@ -231,19 +233,46 @@ class Tree:
             return os.fspath(own)
         return self.included.get(path) or os.fspath(self.root / path)
 
-    def read_text(self, path: str) -> str | None:
-        """Return the text of the file at a path in the archive; None if there is none, or if it
+    @cached_property
+    def by_path(self) -> Mapping[str, Entry]:
+        """The entries by their paths in the archive."""
+        return {entry.path: entry for entry in self.entries}
+
+    @cached_property
+    def folders(self) -> frozenset[str]:
+        """The paths of all folders in the archive."""
+        folders: set[str] = set()
+        for path in self.by_path:
+            folder = path.rpartition("/")[0]
+            while folder and folder not in folders:
+                folders.add(folder)
+                folder = folder.rpartition("/")[0]
+        return frozenset(folders)
+
+    def read_bytes(self, path: str) -> bytes | None:
+        """Return the content of the file at a path in the archive; None if there is none, or if it
         cannot be read."""
         own = self.own_files.get(path)
         if isinstance(own, bytes):
-            return own.decode("utf-8", "replace")
-        for entry in self.entries:
-            if entry.path == path:
-                try:
-                    return Path(self.location(entry)).read_text("utf-8", "replace")
-                except OSError:
-                    return None
-        return None
+            return own
+        entry = self.by_path.get(path)
+        if entry is None:
+            return None
+        try:
+            return Path(self.location(entry)).read_bytes()
+        except OSError:
+            return None
+
+    def read_text(self, path: str) -> str | None:
+        """Return the text of a file without a byte order mark, as `read_bytes` finds it."""
+        content = self.read_bytes(path)
+        return None if content is None else content.decode("utf-8-sig", "replace")
+
+    def read_python(self, path: str) -> str | None:
+        """Return the Python source in a file, as `read_bytes` finds it. Raises SyntaxError if Python
+        cannot decode it."""
+        content = self.read_bytes(path)
+        return None if content is None else decode_python(content)
 
     def write(self, path: Path) -> None:
         """Write the archive, a tar.gz. The same content and compression library give the same

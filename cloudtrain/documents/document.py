@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib import import_module
+from io import BytesIO
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
@@ -330,6 +331,35 @@ def parser_hint(language: str, message: str) -> str | None:
         if part in message:
             return hint
     return None
+
+
+def decode_python(content: bytes) -> str:
+    """Return the text of Python source, decoded as Python does it: by its byte order mark, by a
+    comment such as `# coding: latin-1` in its first two lines, or as UTF-8.
+
+    Raises:
+        SyntaxError: Python cannot decode it. `lineno` is the line of the comment or of the wrong
+            byte.
+    """
+    from tokenize import detect_encoding  # costs start-up time
+
+    encoding = "utf-8-sig"
+    start = content[:3000]
+    if b"coding" in start or not start.isascii():
+        try:
+            encoding, head = detect_encoding(BytesIO(content).readline)
+        except SyntaxError as error:
+            first = content.partition(b"\n")[0]
+            is_first = b"coding" in first or not first.isascii()
+            raise SyntaxError(error.msg, (None, 1 if is_first else 2, None, None)) from None
+    try:
+        return content.decode(encoding)
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        message = f"byte 0x{content[error.start]:02x} is not {error.encoding}"
+        raise SyntaxError(message, (None, line, None, None)) from None
+    except LookupError as error:  # such as `rot13`, which is no encoding of text
+        raise SyntaxError(str(error), (None, len(head), None, None)) from None
 
 
 def parse_python(source: str | bytes) -> ast.Module:

@@ -7,9 +7,10 @@ from __future__ import annotations
 import ast
 import posixpath
 import sys
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache, cached_property, lru_cache
 from itertools import chain
 from typing import NamedTuple, TypeVar
 
@@ -84,6 +85,8 @@ class ScriptSyntax(NamedTuple):
     outside: tuple[tuple[str, int, str], ...] = ()
     """The file, the line and the text of each constant that begins with `../`, except defaults of
     options."""
+    undecoded: tuple[tuple[str, int, str], ...] = ()
+    """The file and the line of each text that Python cannot decode, with its reason."""
     attended: tuple[tuple[str, int, str], ...] = ()
     """The file, the line and the name of each function that needs a person or a notebook, and is
     certainly called."""
@@ -128,6 +131,7 @@ class _Program:
     own_packages: frozenset[str] = frozenset()
     """The packages that the script itself imports."""
     needs: dict[str, tuple[str, int]] = field(default_factory=dict)
+    undecoded: list[tuple[str, int, str]] = field(default_factory=list)
     attended: list[tuple[str, int, str]] = field(default_factory=list)
 
     def calls(self) -> Iterator[tuple[str, ast.Call]]:
@@ -147,8 +151,8 @@ def _all_of(kind: type[_Node], nodes: Iterable[ast.AST]) -> list[_Node]:
 
 def read_syntax(script: str, read: Callable[[str], str | None]) -> ScriptSyntax:
     """Read a script and the modules beside it that it imports. `read` returns the text of the file
-    at a path such as `src/train.py`, or None if there is none. Modules that cannot be parsed are
-    unknown packages."""
+    at a path such as `src/train.py`, or None if there is none, and raises SyntaxError if Python cannot
+    decode it. Modules that cannot be parsed are unknown packages."""
     program = _read_program(script, read)
     nodes = list(chain.from_iterable(program.nodes.values()))
     words = [node for node in nodes if type(node) in _WORDS]
@@ -177,6 +181,7 @@ def read_syntax(script: str, read: Callable[[str], str | None]) -> ScriptSyntax:
         needs=program.needs,
         defaults=defaults,
         outside=tuple(_outside(program, set(defaults.values()))),
+        undecoded=tuple(program.undecoded),
         attended=tuple(program.attended),
         written=tuple(_written(calls, values)),
     )
@@ -186,15 +191,25 @@ def _read_program(script: str, read: Callable[[str], str | None]) -> _Program:
     """Read the script, the modules that it imports, the modules that they import, and so on."""
     program = _Program()
 
+    @cache
     def is_own_module(file: str) -> bool:
-        return file in program.nodes or read(file) is not None
+        try:
+            return read(file) is not None
+        except SyntaxError:
+            return True
 
     folder = posixpath.dirname(script)
     certain = {script}  # the files that are imported whenever the script starts
-    waiting = [script]
+    waiting = deque([script])
     while waiting and len(program.nodes) < _MOST_MODULES:
-        path = waiting.pop(0)  # the nearest modules first
-        text = None if path in program.nodes else read(path)
+        path = waiting.popleft()  # the nearest modules first
+        if path in program.nodes:
+            continue
+        try:
+            text = read(path)
+        except SyntaxError as error:
+            program.undecoded.append((path, error.lineno or 1, error.msg))
+            text = ""
         if text is None:
             continue
         try:
@@ -204,12 +219,13 @@ def _read_program(script: str, read: Callable[[str], str | None]) -> _Program:
             continue
         program.nodes[path] = nodes
 
+        at_top = set(map(id, module.body))
         for found in _imports(nodes, path, folder):
             modules: list[str] = []
             if found.package != "cloudtrain":  # every bundle has its runtime
                 modules = list(filter(is_own_module, found.files))
             waiting += modules
-            at_start = path in certain and found.statement in module.body
+            at_start = path in certain and id(found.statement) in at_top
             if at_start:
                 certain.update(modules)
             if found.package and not modules:
@@ -253,8 +269,9 @@ def _saves(
     defaults: Mapping[str, str],
 ) -> Iterator[Save]:
     """Yield each call that saves a model to a path of which the beginning is known."""
+    options = {name.replace("-", "_"): name for name in defaults}
     for path, call in calls:
-        place = _place(_saved_to(call), values, defaults)
+        place = _place(_saved_to(call), values, options)
         if place is not None and place != (None, ""):
             yield Save(path, call.lineno, *place)
 
@@ -323,14 +340,14 @@ def _attended(
     if "*" in bound:
         return
 
-    waiting = list(body)
+    waiting = deque(body)
     while waiting:
-        item = waiting.pop(0)
+        item = waiting.popleft()
         inside = list(ast.walk(item))
         entered = _entered(item, is_main)
         may_skip = any(isinstance(node, _PERHAPS) for node in inside)
         if entered is not None:
-            waiting[:0] = entered
+            waiting.extendleft(reversed(entered))
         elif isinstance(item, ast.Expr | ast.Assign | ast.Return) and not may_skip:
             called: list[ast.stmt] = []
             for call in _all_of(ast.Call, inside):
@@ -338,7 +355,7 @@ def _attended(
                 if name in _OF_PERSONS - bound:
                     yield call.lineno, name
                 called += functions.pop(name, ())  # each once, for functions that call themselves
-            waiting[:0] = called
+            waiting.extendleft(reversed(called))
         elif _may_end(inside):
             return
 
@@ -552,7 +569,8 @@ def _place(
     depth: int = 8,
 ) -> tuple[str | None, str] | None:
     """Return the option with which a path begins, if any, and the rest of the path; None if the
-    beginning is unknown. `values` are the expressions that are assigned to names."""
+    beginning is unknown. `values` are the expressions that are assigned to names, `options` the
+    script's options by the attributes that hold their values."""
     if depth == 0:  # a name may be assigned to itself
         return None
     match node:
@@ -560,8 +578,7 @@ def _place(
             return None, text
         case ast.Attribute(value=ast.Name(), attr=attr):
             # The value of an option, such as `args.output_dir`.
-            by_attribute = {name.replace("-", "_"): name for name in options}
-            return (by_attribute[attr], "") if attr in by_attribute else None
+            return (options[attr], "") if attr in options else None
     parts, between = _parts(node, values)
     if not parts:
         return None
@@ -623,7 +640,8 @@ class _NotCertain(Exception):
     """The options cannot all be determined from the script's text."""
 
 
-class Options(NamedTuple):
+@dataclass(frozen=True)
+class Options:
     """The names of a script's options, without dashes. argparse takes beginnings of them,
     `runtime.arguments` does not, but takes `-` for `_`. `required` has the names of each option
     without which the script ends, and `positional` the arguments without dashes that it needs."""
@@ -633,22 +651,31 @@ class Options(NamedTuple):
     required: tuple[tuple[str, ...], ...] = ()
     positional: tuple[str, ...] = ()
 
+    @cached_property
+    def _understood(self) -> set[str]:
+        """Every name that the script understands."""
+        return self._words_for(self.names)
+
+    def _words_for(self, options: Iterable[str]) -> set[str]:
+        """Return every word that the script understands as one of the options."""
+        if not self.of_argparse:
+            return set(options)
+        return {option[:length] for option in options for length in range(len(option) + 1)}
+
+    def _word(self, name: str) -> str:
+        return name if self.of_argparse else name.replace("-", "_")
+
     def accept(self, name: str) -> bool:
         """Return whether the script takes `--NAME`."""
-        return self._is_one_of(self.names, name)
+        return self._word(name) in self._understood
 
-    def _is_one_of(self, options: Collection[str], name: str) -> bool:
-        """Return whether the script understands the name as one of the options."""
-        if self.of_argparse:
-            return any(option.startswith(name) for option in options)
-        return name.replace("-", "_") in options
-
-    def required_beside(self, given: Sequence[str]) -> list[str]:
+    def required_beside(self, given: Iterable[str]) -> list[str]:
         """Return the required options that none of the given names means, each by its longest
         name."""
+        words = set(map(self._word, given))
         missing = []
         for option in self.required:
-            if not any(self._is_one_of(option, word) for word in given):
+            if words.isdisjoint(self._words_for(option)):
                 missing.append(max(option, key=len))
         return missing
 
@@ -722,14 +749,7 @@ def _options_of_parser(tree: ast.Module, nodes: list[ast.AST]) -> Options:
     if not {word.arg for word in parser.keywords} <= _TEXTS_OF_HELP:
         raise _NotCertain
 
-    holders = {_holder(parser, nodes)}
-    while True:  # a group of options is filled like the parser
-        calls = list(_calls_of(holders, nodes))
-        groups = {_holder(call, nodes) for name, call in calls if name in _GROUPS}
-        if groups <= holders:
-            break
-        holders |= groups
-
+    calls = _calls_on(parser, nodes)
     reads = [call for name, call in calls if name == _READS]
     if len(reads) != 1 or reads[0].args or reads[0].keywords:
         raise _NotCertain
@@ -795,53 +815,63 @@ def _parser_classes(nodes: list[ast.AST]) -> set[str]:
     return names
 
 
-def _holder(call: ast.Call, nodes: list[ast.AST]) -> str:
-    """Return the name to which the result of a call is assigned, if the script binds that name only
-    there."""
+def _holders(nodes: list[ast.AST]) -> dict[int, str]:
+    """Return the name to which each value is assigned, by the value's id, if the script binds that
+    name only there."""
+    bindings = Counter(map(_bound_by, nodes))
+    holders = {}
     for node in _all_of(ast.Assign, nodes):
-        if node.value is not call or len(node.targets) > 1:
-            continue
-        target = node.targets[0]
-        if not isinstance(target, ast.Name):
-            break
-        bindings = sum(_binds(other, target.id) for other in nodes)
-        if bindings == 1:
-            return target.id
-    raise _NotCertain
+        for target in _all_of(ast.Name, node.targets):
+            if len(node.targets) == 1 and bindings[target.id] == 1:
+                holders[id(node.value)] = target.id
+    return holders
 
 
-def _binds(node: ast.AST, name: str) -> bool:
-    """Return whether a node gives a value to the name."""
+def _bound_by(node: ast.AST) -> str | None:
+    """Return the name to which a node gives a value; None for other nodes."""
     if isinstance(node, ast.Name):
-        return node.id == name and not isinstance(node.ctx, ast.Load)
+        return None if isinstance(node.ctx, ast.Load) else node.id
     if isinstance(node, ast.arg):
-        return node.arg == name
+        return node.arg
     if isinstance(node, ast.alias):
-        return (node.asname or node.name) == name
+        return node.asname or node.name
     is_definition = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
-    return is_definition and getattr(node, "name", "") == name
+    return getattr(node, "name", None) if is_definition else None
 
 
-def _calls_of(holders: set[str], nodes: list[ast.AST]) -> Iterator[tuple[str, ast.Call]]:
-    """Yield the method calls on the parser and its groups, if the script uses both for nothing
-    else."""
+def _calls_on(parser: ast.Call, nodes: list[ast.AST]) -> list[tuple[str, ast.Call]]:
+    """Return the method calls on the parser and its groups, in the order of the text, if the script
+    uses both for nothing else."""
     # `parser.add_argument(...)`: the attribute by its owner, and the call by the attribute
+    holders = _holders(nodes)
     methods: dict[int, ast.Attribute] = {}
     calls: dict[int, ast.Call] = {}
+    uses: dict[str, list[ast.Name]] = {}
     for node in nodes:
         if isinstance(node, ast.Attribute):
             methods[id(node.value)] = node
         elif isinstance(node, ast.Call):
             calls[id(node.func)] = node
-    for name in _all_of(ast.Name, nodes):
-        if name.id in holders and isinstance(name.ctx, ast.Load):
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            uses.setdefault(node.id, []).append(node)
+
+    found: list[tuple[str, ast.Call]] = []
+    filled = [parser]
+    for owner in filled:  # a group of options is filled like the parser, and the list grows
+        holder = holders.get(id(owner))
+        if holder is None:
+            raise _NotCertain
+        for name in uses.get(holder, ()):
             method = methods.get(id(name))
             call = calls.get(id(method))
             if method is None or call is None:
                 raise _NotCertain
             if method.attr not in _FILLS | _HARMLESS:
                 raise _NotCertain
-            yield method.attr, call
+            found.append((method.attr, call))
+            if method.attr in _GROUPS:
+                filled.append(call)
+    return sorted(found, key=lambda item: (item[1].lineno, item[1].col_offset))
 
 
 def _option_names(call: ast.Call) -> Iterator[str]:

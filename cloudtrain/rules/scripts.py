@@ -55,6 +55,20 @@ def one_process(subject: Subject) -> Iterator[Fault]:
         yield Fault(message, hint)
 
 
+@rule("CT215", Level.ERROR)
+def text_that_python_cannot_decode(subject: Subject) -> Iterator[Fault]:
+    """Python cannot decode the script, or a module of it.
+
+    Python reads a source file as UTF-8, unless a comment in its first two lines names another
+    encoding: `# -*- coding: latin-1 -*-`. Other bytes, or an encoding that Python does not have, end
+    the script with a SyntaxError before its first line.
+    """
+    for file, line, reason in subject.syntax.undecoded:
+        message = f"Python cannot decode line {line} of `{file}`: {reason}"
+        hint = f"save `{file}` as UTF-8, and remove the comment about its coding if it has one"
+        yield Fault(message, hint, ("entry_point",), (f"{file}:{line}",))
+
+
 @rule("CT214", Level.ERROR)
 def needs_a_person(subject: Subject) -> Iterator[Fault]:
     """The script certainly calls a function that only a notebook has, or waits for what a person
@@ -105,8 +119,7 @@ def folder_is_missing(subject: Subject) -> Iterator[Fault]:
     # The folders that the service saves need no report, and no other needs a second one.
     done = set(find_target(subject.reading.service).facts.saved_folders)
     for file, line, folder in subject.syntax.written:
-        is_there = any(entry.path.startswith(f"{folder}/") for entry in subject.tree.entries)
-        if is_there or folder in done:
+        if folder in subject.tree.folders or folder in done:
             continue
         done.add(folder)
         where = f"`{folder}`, a folder that the run does not have"
@@ -195,10 +208,10 @@ def package_is_missing(subject: Subject) -> Iterator[Fault]:
     if image is None:
         return
 
-    packages = {*image, *listed}
+    installed = "\n".join([*image, *listed])
     known = {*sys.stdlib_module_names, *_WITHOUT_PACKAGE}
-    for entry in subject.tree.entries:
-        parts = entry.path.split("/")
+    for path in subject.tree.by_path:
+        parts = path.split("/")
         known.update(part.removesuffix(".py") for part in parts)
 
     for name, (path, line) in script.needs.items():
@@ -206,7 +219,7 @@ def package_is_missing(subject: Subject) -> Iterator[Fault]:
         stem = package.removeprefix("python-").removesuffix("-python")
         if name in known or name.startswith("_"):
             continue
-        if any(stem in installed for installed in packages):
+        if stem in installed:
             continue
 
         imports = f"line {line} of `{path}` imports `{name}`"
