@@ -26,7 +26,7 @@ from cloudtrain.code.files import (
     escape_path,
 )
 from cloudtrain.code.ignore import IGNORE_FILE, ignore_line
-from cloudtrain.code.suspects import LARGEST, suspects
+from cloudtrain.code.suspects import searched_sizes, suspects
 from cloudtrain.code.walk import (
     MOVED,
     PAUSES,
@@ -94,13 +94,14 @@ def hash_files(
 
     Hashing and reading release the interpreter lock, so several files are read at a time.
     """
+    searched = searched_sizes(paths, sizes)
     if sum(sizes) <= _INLINE:
-        return list(map(_digest, places, sizes, paths))
+        return list(map(_digest, places, sizes, paths, searched))
     from concurrent.futures import ThreadPoolExecutor
 
     def digests(start: int) -> list[Digest | OSError]:
         window = slice(start, start + _BATCH)
-        return list(map(_digest, places[window], sizes[window], paths[window]))
+        return list(map(_digest, places[window], sizes[window], paths[window], searched[window]))
 
     found: list[Digest | OSError] = []
     with ThreadPoolExecutor(workers()) as pool:
@@ -109,9 +110,9 @@ def hash_files(
     return found
 
 
-def _digest(place: str, expected_size: int, path: str | None) -> Digest | OSError:
+def _digest(place: str, expected_size: int, path: str | None, searched: int) -> Digest | OSError:
     """Read a file once, and return its digest, or the error. `path` is None for a file that is not
-    searched for secrets."""
+    searched for secrets; of others, the first `searched` bytes are."""
     try:
         descriptor = open_regular(place)
     except OSError as error:
@@ -128,7 +129,7 @@ def _digest(place: str, expected_size: int, path: str | None) -> Digest | OSErro
             piece = os.read(descriptor, amount)
             digest.update(piece)
             size += len(piece)
-            if path is not None and size <= LARGEST:
+            if size - len(piece) < searched:
                 pieces.append(piece)
     except OSError as error:
         return error
@@ -136,8 +137,8 @@ def _digest(place: str, expected_size: int, path: str | None) -> Digest | OSErro
         os.close(descriptor)
 
     secrets: tuple[Secret, ...] = ()
-    if path is not None:
-        secrets = _secrets(b"".join(pieces), path)
+    if path is not None and searched:
+        secrets = _secrets(b"".join(pieces)[:searched], path)
     return Digest(digest.hexdigest(), size, secrets)
 
 

@@ -77,6 +77,11 @@ CASES: dict[str, tuple[Case, Case, str]] = {
         Case(files={"train.py": "try:\n    get_ipython()\nexcept NameError:\n    pass\n"}),
         "delete the line",
     ),
+    "CT215": (
+        Case(files={"train.py": "# coding: klingon\n"}),
+        Case(files={"train.py": "# -*- coding: latin-1 -*-\n"}),
+        "save `train.py` as UTF-8",
+    ),
     "CT405": (
         Case(files={"train.py": "open('out/a.txt', 'w')\n"}),
         Case(files={"train.py": "import os\nos.makedirs('out')\nopen('out/a.txt', 'w')\n"}),
