@@ -31,8 +31,8 @@ _WRITTEN = frozenset(
 """The suffixes of code and settings, which people write. Files with others may be data."""
 
 _MOST_DATA = 8 << 20
-"""In bytes. If there is more data, only a sample of each suffix is searched, because a search of all
-data takes much longer than reading it."""
+"""In bytes. If there is more data, only a sample of each suffix is searched, because a search of
+all data takes much longer than reading it."""
 
 _SAMPLE = 64 << 10
 _SAMPLE_OF_FILE = 1 << 10

@@ -270,8 +270,8 @@ class Tree:
         return None if content is None else content.decode("utf-8-sig", "replace")
 
     def read_python(self, path: str) -> str | None:
-        """Return the Python source in a file, as `read_bytes` finds it. Raises SyntaxError if Python
-        cannot decode it."""
+        """Return the Python source in a file, as `read_bytes` finds it. Raises SyntaxError if
+        Python cannot decode it."""
         content = self.read_bytes(path)
         return None if content is None else decode_python(content)
 

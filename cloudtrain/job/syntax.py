@@ -151,8 +151,8 @@ def _all_of(kind: type[_Node], nodes: Iterable[ast.AST]) -> list[_Node]:
 
 def read_syntax(script: str, read: Callable[[str], str | None]) -> ScriptSyntax:
     """Read a script and the modules beside it that it imports. `read` returns the text of the file
-    at a path such as `src/train.py`, or None if there is none, and raises SyntaxError if Python cannot
-    decode it. Modules that cannot be parsed are unknown packages."""
+    at a path such as `src/train.py`, or None if there is none, and raises SyntaxError if Python
+    cannot decode it. Modules that cannot be parsed are unknown packages."""
     program = _read_program(script, read)
     nodes = list(chain.from_iterable(program.nodes.values()))
     words = [node for node in nodes if type(node) in _WORDS]

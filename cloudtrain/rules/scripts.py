@@ -60,8 +60,8 @@ def text_that_python_cannot_decode(subject: Subject) -> Iterator[Fault]:
     """Python cannot decode the script, or a module of it.
 
     Python reads a source file as UTF-8, unless a comment in its first two lines names another
-    encoding: `# -*- coding: latin-1 -*-`. Other bytes, or an encoding that Python does not have, end
-    the script with a SyntaxError before its first line.
+    encoding: `# -*- coding: latin-1 -*-`. Other bytes, or an encoding that Python does not have,
+    end the script with a SyntaxError before its first line.
     """
     for file, line, reason in subject.syntax.undecoded:
         message = f"Python cannot decode line {line} of `{file}`: {reason}"
