@@ -100,6 +100,19 @@ def _interpreter_findings(lines: Sequence[str], python: str, job: TrainingJob) -
         if word == "@missing":
             missing.append(rest)
 
+    version = values.get("@python")
+    if version is None:
+        code = values.get("@code")
+        said = "; ".join(line for line in lines if line and not line.startswith("@"))
+        message = (
+            f"`{python}` cannot be asked what it has: {find_errors(said) or 'it said nothing'}"
+        )
+        if code == "124":
+            message = f"`{python}` did not answer within a minute"
+        is_sure = code in ("126", "127")  # bash found no such program, or cannot run it
+        yield finding_of("SL908" if is_sure else "SL902", message, _ANOTHER_PYTHON)
+        return
+
     for text in missing:
         module, _, error = text.partition(" ")
         message = f"`{python}` cannot import `{module}`, which the job needs: {error}"
@@ -108,25 +121,14 @@ def _interpreter_findings(lines: Sequence[str], python: str, job: TrainingJob) -
         message = f"the torch of `{python}` is built for CPUs, and the job asks for GPUs"
         yield finding_of("SL908", message, "install a torch that is built for CUDA or ROCm")
 
-    version = values.get("@python", "")
-    numbers = tuple(map(int, version.split(".")[:2])) if version else ()
+    numbers = tuple(map(int, version.split(".")[:2]))
     wanted = job.environment.python
-    if numbers and numbers < _OLDEST:
+    if numbers < _OLDEST:
         message = f"`{python}` is Python {version}, and `cloudtrain.runtime` needs 3.9 or newer"
         yield finding_of("SL908", message, _ANOTHER_PYTHON)
-    elif numbers and wanted is not None and not f"{version}.".startswith(f"{wanted}."):
+    elif wanted is not None and not f"{version}.".startswith(f"{wanted}."):
         message = f"`{python}` is Python {version}, and the job is made for {wanted}"
         yield finding_of("SL909", message, _ANOTHER_PYTHON, ("environment", "python"))
-    if version:
-        return
-
-    code = values.get("@code")
-    said = "; ".join(line for line in lines if line and not line.startswith("@"))
-    message = f"`{python}` cannot be asked what it has: {find_errors(said) or 'it said nothing'}"
-    if code == "124":
-        message = f"`{python}` did not answer within a minute"
-    is_sure = code in ("126", "127")  # bash found no such program, or cannot run it
-    yield finding_of("SL908" if is_sure else "SL902", message, _ANOTHER_PYTHON)
 
 
 _ANOTHER_PYTHON = "set `python` or `setup` in `[slurm]` to an environment that has it"
