@@ -119,19 +119,39 @@ def metric_pattern(subject: Subject) -> Iterator[Fault]:
     group. The job trains in any case; only the metric may be missing.
     """
     for name, pattern in subject.reading.metrics.items():
-        try:
-            with warnings.catch_warnings():
-                # Python warns that `[[` may get another meaning.
-                warnings.simplefilter("ignore")
-                groups = re.compile(pattern).groups
-        except re.error as error:
-            fault = f"is not a regular expression: {error}"
-        else:
-            if groups == 1:
-                continue
+        groups = _groups_of(pattern)
+        if isinstance(groups, int) and groups != 1:
             fault = f"has {groups} groups; the service documents one, around the number"
-        hint = InPlace(f"write for example `{re.escape(name)}=([0-9.eE+-]+)`")
-        yield Fault(f"the pattern of metric `{name}` {fault}", hint, ("metrics", name))
+            yield _metric_fault(name, fault)
+
+
+@rule("CT216", Level.ERROR)
+def metric_is_no_pattern(subject: Subject) -> Iterator[Fault]:
+    """A metric's pattern is not a regular expression.
+
+    No line of the output can match it, so the metric would be missing after all the hours that you
+    have paid for.
+    """
+    for name, pattern in subject.reading.metrics.items():
+        groups = _groups_of(pattern)
+        if isinstance(groups, Exception):
+            yield _metric_fault(name, f"is not a regular expression: {groups}")
+
+
+def _groups_of(pattern: str) -> int | Exception:
+    """Return the number of groups of a regular expression, or why it is none."""
+    try:
+        with warnings.catch_warnings():
+            # Python warns that `[[` may get another meaning.
+            warnings.simplefilter("ignore")
+            return re.compile(pattern).groups
+    except (re.error, OverflowError, RecursionError) as error:
+        return error
+
+
+def _metric_fault(name: str, fault: str) -> Fault:
+    hint = InPlace(f"write for example `{re.escape(name)}=([0-9.eE+-]+)`")
+    return Fault(f"the pattern of metric `{name}` {fault}", hint, ("metrics", name))
 
 
 @rule("CT208", Level.ERROR)
@@ -512,6 +532,17 @@ def not_succeeded(path: tuple[str | int, ...], name: str, state: str | None) -> 
         hint = f"wait for it: `cloudtrain wait {name}`"
     message += ", so its output is incomplete"
     return Finding("CT531", level_of("CT531"), message, hint, path)
+
+
+declare(
+    "CT532",
+    Level.WARNING,
+    """A sweep has fewer trials than it says.
+
+    `parallel` is the number of trials that run at the same time, and no more can run than the sweep
+    has. A grid has one trial for each combination of its values, whatever `trials` says.
+    """,
+)
 
 
 # Portable rules about processing jobs: the instances should share the work.

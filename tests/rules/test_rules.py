@@ -113,6 +113,9 @@ CASES: dict[str, tuple[Case, Case, str]] = {
     "CT206": (
         Case({"metrics": {"loss": "loss=[0-9.]+"}}), Case({"metrics": {"loss": "loss=([0-9.]+)"}}), "loss=([0-9.eE+-]+)",
     ),
+    "CT216": (
+        Case({"metrics": {"loss": "(loss=([0-9"}}), Case({"metrics": {"loss": "loss=([0-9.]+)"}}), "loss=([0-9.eE+-]+)",
+    ),
     "CT207": (
         Case({"environment": {"image": "not an image!! ;"}}),
         Case({"environment": {"image": "ghcr.io/me/train-2:1.0_b@sha256:" + "0a" * 32}}),
@@ -242,8 +245,8 @@ CASES: dict[str, tuple[Case, Case, str]] = {
     ),
 }  # fmt: skip
 
-OF_PROCESSING = {"CT521", "CT522", "CT531"}
-"""Rules with cases in tests of processing jobs, because they look at another kind of job, or at earlier runs."""
+OF_PROCESSING = {"CT521", "CT522", "CT531", "CT532"}
+"""Rules with cases in tests of processing jobs, because they look at another kind of job, at earlier runs, or at sweeps."""
 
 ELSEWHERE = {"LO207", "CT213", "CT208", "CT403", "CT302", "CT303", "CT306", "LO103"}
 """Rules with tests of their own below, because a case needs more than a job."""
