@@ -353,7 +353,12 @@ def decode_python(content: bytes) -> str:
             is_first = b"coding" in first or not first.isascii()
             raise SyntaxError(error.msg, (None, 1 if is_first else 2, None, None)) from None
     try:
-        return content.decode(encoding)
+        text = content.decode(encoding)
+        at = text.find("\0")
+        if at >= 0:
+            line = text.count("\n", 0, at) + 1
+            raise SyntaxError("it has a zero byte", (None, line, None, None))
+        return text
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         message = f"byte 0x{content[error.start]:02x} is not {error.encoding}"

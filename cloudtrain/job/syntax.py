@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ast
 import posixpath
+import re
 import sys
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -85,8 +86,8 @@ class ScriptSyntax(NamedTuple):
     outside: tuple[tuple[str, int, str], ...] = ()
     """The file, the line and the text of each constant that begins with `../`, except defaults of
     options."""
-    undecoded: tuple[tuple[str, int, str], ...] = ()
-    """The file and the line of each text that Python cannot decode, with its reason."""
+    unreadable: tuple[tuple[str, int, str], ...] = ()
+    """The file and the line of each text that no Python reads, with the reason."""
     attended: tuple[tuple[str, int, str], ...] = ()
     """The file, the line and the name of each function that needs a person or a notebook, and is
     certainly called."""
@@ -131,7 +132,7 @@ class _Program:
     own_packages: frozenset[str] = frozenset()
     """The packages that the script itself imports."""
     needs: dict[str, tuple[str, int]] = field(default_factory=dict)
-    undecoded: list[tuple[str, int, str]] = field(default_factory=list)
+    unreadable: list[tuple[str, int, str]] = field(default_factory=list)
     attended: list[tuple[str, int, str]] = field(default_factory=list)
 
     def calls(self) -> Iterator[tuple[str, ast.Call]]:
@@ -181,7 +182,7 @@ def read_syntax(script: str, read: Callable[[str], str | None]) -> ScriptSyntax:
         needs=program.needs,
         defaults=defaults,
         outside=tuple(_outside(program, set(defaults.values()))),
-        undecoded=tuple(program.undecoded),
+        unreadable=tuple(program.unreadable),
         attended=tuple(program.attended),
         written=tuple(_written(calls, values)),
     )
@@ -200,22 +201,22 @@ def _read_program(script: str, read: Callable[[str], str | None]) -> _Program:
 
     folder = posixpath.dirname(script)
     certain = {script}  # the files that are imported whenever the script starts
+    seen: set[str] = set()
     waiting = deque([script])
     while waiting and len(program.nodes) < _MOST_MODULES:
         path = waiting.popleft()  # the nearest modules first
-        if path in program.nodes:
+        if path in seen:
             continue
+        seen.add(path)
         try:
             text = read(path)
-        except SyntaxError as error:
-            program.undecoded.append((path, error.lineno or 1, error.msg))
-            text = ""
-        if text is None:
-            continue
-        try:
+            if text is None:
+                continue
             module, nodes = _parse(text)
-        except (SyntaxError, RecursionError):
+        except (SyntaxError, RecursionError) as error:
             program.packages.add(path)
+            if isinstance(error, SyntaxError) and path in certain and not _may_be_new(error):
+                program.unreadable.append((path, error.lineno or 1, error.msg))
             continue
         program.nodes[path] = nodes
 
@@ -239,6 +240,17 @@ def _read_program(script: str, read: Callable[[str], str | None]) -> _Program:
             for line, name in _attended(module.body, nodes, path == script):
                 program.attended.append((path, line, name))
     return program
+
+
+_NEW = re.compile(
+    r"\s*(?:type|match|case|except|def \w+\[|class \w+\[)|.*\b(?:[rf]{1,2}|t)[\"']|.*\*"
+)
+"""The beginnings of lines that a newer Python than this one may read."""
+
+
+def _may_be_new(error: SyntaxError) -> bool:
+    """Return whether a newer Python may read the line, or the line is unknown."""
+    return error.lineno is None or _NEW.match((error.text or "").lower()) is not None
 
 
 def _is_alone(packages: set[str], words: list[ast.AST], calls: list[tuple[str, ast.Call]]) -> bool:

@@ -56,16 +56,18 @@ def one_process(subject: Subject) -> Iterator[Fault]:
 
 
 @rule("CT215", Level.ERROR)
-def text_that_python_cannot_decode(subject: Subject) -> Iterator[Fault]:
-    """Python cannot decode the script, or a module of it.
+def text_that_python_cannot_read(subject: Subject) -> Iterator[Fault]:
+    """Python cannot read the script, or a module that it imports at its start.
 
-    Python reads a source file as UTF-8, unless a comment in its first two lines names another
-    encoding: `# -*- coding: latin-1 -*-`. Other bytes, or an encoding that Python does not have,
-    end the script with a SyntaxError before its first line.
+    It has a syntax that no Python knows, such as the `print` of Python 2, the marks of a conflict,
+    or a mixture of tabs and spaces. What may be the syntax of a newer Python than the one on this
+    machine is not reported. Or it has another encoding than Python expects: UTF-8, unless a comment
+    in its first two lines names another one, as in `# -*- coding: latin-1 -*-`. The run would end
+    with a SyntaxError before the first line.
     """
-    for file, line, reason in subject.syntax.undecoded:
-        message = f"Python cannot decode line {line} of `{file}`: {reason}"
-        hint = f"save `{file}` as UTF-8, and remove the comment about its coding if it has one"
+    for file, line, reason in subject.syntax.unreadable:
+        message = f"Python cannot read line {line} of `{file}`: {reason}"
+        hint = f"correct the line; `python -m py_compile {quote(file)}` tries it"
         yield Fault(message, hint, ("entry_point",), (f"{file}:{line}",))
 
 

@@ -238,6 +238,11 @@ MACHINE_CASES: dict[str, tuple[Case, Case, str]] = {
         job(resources=groups("gpu"), distribution=MPI, inputs=grouped(["gpu"], ["other"])),
         "instance_groups: [gpu, other]",
     ),
+    "SM220": (
+        job(resources=groups(), sagemaker_overrides={"ResourceConfig": {"InstanceType": "ml.p4d.24xlarge"}}),
+        job(resources=groups(), sagemaker_overrides={"ResourceConfig": {"VolumeSizeInGB": 50}}),
+        "write the machines under `resources` alone",
+    ),
     "SM524": (
         Case({"resources": {"instance_preferences": [{"instance_type": "ml.p5.48xlarge", "training_plan": PLAN}]}}, {"training_plan": PLAN}),
         job(resources={"instance_preferences": [{"instance_type": "ml.p5.48xlarge", "training_plan": PLAN}]}),

@@ -80,7 +80,7 @@ CASES: dict[str, tuple[Case, Case, str]] = {
     "CT215": (
         Case(files={"train.py": "# coding: klingon\n"}),
         Case(files={"train.py": "# -*- coding: latin-1 -*-\n"}),
-        "save `train.py` as UTF-8",
+        "python -m py_compile train.py",
     ),
     "CT405": (
         Case(files={"train.py": "open('out/a.txt', 'w')\n"}),

@@ -29,7 +29,7 @@ from cloudtrain.rules.job import short_wait, wait_shorter_than_run
 from cloudtrain.rules.machines import over_ethernet
 from cloudtrain.runtime.sagemaker_launcher.variables import RDMA_FAMILIES
 from cloudtrain.targets.sagemaker.catalogue.images import numbers
-from cloudtrain.targets.sagemaker.fields import CHANNELS
+from cloudtrain.targets.sagemaker.fields import CHANNELS, MACHINES
 from cloudtrain.targets.sagemaker.reading import read
 from cloudtrain.targets.sagemaker.rules.distribution import devices_of, distribution_ignored
 
@@ -283,6 +283,9 @@ def unknown_group(subject: Subject) -> Iterator[Fault]:
                 near = did_you_mean(name, known)
                 hint = near or "add it to `resources.instance_groups`, or remove it here"
                 yield Fault(f"the job has no instance group `{name}`", hint, (*place, index))
+            elif name in names[:index]:
+                message = f"the instance group `{name}` is named twice"
+                yield Fault(message, "remove one", (*place, index))
 
 
 @rule("SM219", Level.ERROR)
@@ -306,6 +309,23 @@ def channels_without_group(subject: Subject) -> Iterator[Fault]:
         if value_at(channel, "DataSource", "FileSystemDataSource"):
             hint = "remove `instance_groups` from the other inputs; a file system takes none"
         yield Fault(message, InPlace(hint), _channel_path(subject, channel))
+
+
+@rule("SM220", Level.ERROR)
+def machines_named_again(subject: Subject) -> Iterator[Fault]:
+    """The overrides name the machines in a second way.
+
+    The service takes one instance type with its count, or instance groups, or instance preferences,
+    and refuses a request that has two of them.
+    """
+    config = mapping_at(subject.plan.request, MACHINES)
+    ways = [
+        key for key in ("InstanceGroups", "InstancePreferences", "InstanceType") if config.get(key)
+    ]
+    if len(ways) > 1:
+        message = f"`ResourceConfig` has {join_names(ways)}, of which the service takes one"
+        path = (subject.reading.service + OVERRIDES, MACHINES)
+        yield Fault(message, "write the machines under `resources` alone", path)
 
 
 def _groups_of(channel: Mapping[str, object]) -> list[str]:
