@@ -205,12 +205,14 @@ def reference_problems(
         for name in mapping_or_empty(job.get(field)):
             references.add(f"{field}.{name}")
 
-    problems = []
+    problems: list[Problem] = []
     for field in _PLACES:
         for path, text in texts_in(job.get(field), (field,)):
             for reference in find_references(text):
                 if reference.inner not in references:
-                    reason, hint = _reference_fault(reference.inner, references)
+                    # A suggestion takes long if there are thousands of inputs.
+                    known = references if len(problems) < 20 else {*implicit}
+                    reason, hint = _reference_fault(reference.inner, known)
                     message = f"`{reference.text}` refers to nothing: {reason}"
                     problems.append(Problem(path, message, hint, code="CT020"))
 

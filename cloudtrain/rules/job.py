@@ -238,13 +238,17 @@ def unknown_hyperparameter(subject: Subject) -> Iterator[Fault]:
     for name in sorted(options.names - {"help"}):
         if not name.startswith("no-") and len(name) > 1:
             candidates.append(name)
+    unknown = 0
     for name, value in names.items():
         is_left_out = job.bare_flags and value is False
         if is_left_out or not _PARAMETER_NAME.fullmatch(name) or options.accept(name):
             continue
-        hint = did_you_mean(name, candidates) or "remove it"
+        unknown += 1
+        suggestion = None
+        if unknown < _MOST_SUGGESTIONS:  # each takes long if there are thousands of options
+            suggestion = did_you_mean(name, candidates)
         place = ("hyperparameters", name) if name in job.hyperparameters else ("arguments",)
-        yield Fault(f"`{name}` is not an option of `{script}`", hint, place)
+        yield Fault(f"`{name}` is not an option of `{script}`", suggestion or "remove it", place)
 
     positional_count = len(job.arguments) - len(typed)
     missing = options.positional[max(0, positional_count) :]
@@ -261,6 +265,9 @@ def unknown_hyperparameter(subject: Subject) -> Iterator[Fault]:
     for option in options.required_beside(given):
         message = f"`{script}` requires the option `--{option}`, and the job has no value for it"
         yield Fault(message, f"add it to the job: `--set hyperparameters.{option}=VALUE`")
+
+
+_MOST_SUGGESTIONS = 20
 
 
 def _options_of(subject: Subject) -> Options | None:
