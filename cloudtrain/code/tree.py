@@ -239,17 +239,6 @@ class Tree:
         """The entries by their paths in the archive."""
         return {entry.path: entry for entry in self.entries}
 
-    @cached_property
-    def folders(self) -> frozenset[str]:
-        """The paths of all folders in the archive."""
-        folders: set[str] = set()
-        for path in self.by_path:
-            folder = path.rpartition("/")[0]
-            while folder and folder not in folders:
-                folders.add(folder)
-                folder = folder.rpartition("/")[0]
-        return frozenset(folders)
-
     def read_bytes(self, path: str) -> bytes | None:
         """Return the content of the file at a path in the archive; None if there is none, or if it
         cannot be read."""

@@ -343,28 +343,22 @@ def decode_python(content: bytes) -> str:
     """
     from tokenize import detect_encoding  # costs start-up time
 
-    encoding = "utf-8-sig"
-    start = content[:3000]
-    if b"coding" in start or not start.isascii():
-        try:
-            encoding, head = detect_encoding(BytesIO(content).readline)
-        except SyntaxError as error:
-            first = content.partition(b"\n")[0]
-            is_first = b"coding" in first or not first.isascii()
-            raise SyntaxError(error.msg, (None, 1 if is_first else 2, None, None)) from None
+    first = content.partition(b"\n")[0]
+    line = 1 if b"coding" in first or not first.isascii() else 2
     try:
+        encoding, _ = detect_encoding(BytesIO(content).readline)
         text = content.decode(encoding)
+        reason = "it has a zero byte"
         at = text.find("\0")
-        if at >= 0:
-            line = text.count("\n", 0, at) + 1
-            raise SyntaxError("it has a zero byte", (None, line, None, None))
-        return text
+        if at < 0:
+            return text
+        line = text.count("\n", 0, at) + 1
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        message = f"byte 0x{content[error.start]:02x} is not {error.encoding}"
-        raise SyntaxError(message, (None, line, None, None)) from None
-    except LookupError as error:  # such as `rot13`, which is no encoding of text
-        raise SyntaxError(str(error), (None, len(head), None, None)) from None
+        reason = f"byte 0x{content[error.start]:02x} is not {error.encoding}"
+    except (SyntaxError, LookupError) as error:  # such as `rot13`, which is no encoding of text
+        reason = str(error)
+    raise SyntaxError(reason, (None, line, None, None))
 
 
 def parse_python(source: str | bytes) -> ast.Module:

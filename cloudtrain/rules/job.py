@@ -11,7 +11,7 @@ from itertools import takewhile
 from cloudtrain.errors import InPlace, did_you_mean, dotted
 from cloudtrain.job.distribution import TensorFlow
 from cloudtrain.job.model import OVERRIDES, exact_duration
-from cloudtrain.job.syntax import Options, options_of_script
+from cloudtrain.job.options import Options, options_of_script
 from cloudtrain.plans.plan import Finding, Level
 from cloudtrain.rules.engine import (
     Fault,

@@ -6,6 +6,7 @@ import os
 import posixpath
 import re
 import sys
+from bisect import bisect_left
 from collections.abc import Iterator
 from itertools import pairwise
 from shlex import quote
@@ -120,8 +121,12 @@ def folder_is_missing(subject: Subject) -> Iterator[Fault]:
     """
     # The folders that the service saves need no report, and no other needs a second one.
     done = set(find_target(subject.reading.service).facts.saved_folders)
+    paths = sorted(subject.tree.by_path)
     for file, line, folder in subject.syntax.written:
-        if folder in subject.tree.folders or folder in done:
+        start = f"{folder}/"
+        at = bisect_left(paths, start)
+        next_path = "".join(paths[at : at + 1])
+        if next_path.startswith(start) or folder in done:
             continue
         done.add(folder)
         where = f"`{folder}`, a folder that the run does not have"
