@@ -243,7 +243,8 @@ def _read_program(script: str, read: Callable[[str], str | None]) -> _Program:
 
 
 _NEW = re.compile(
-    r"\s*(?:type|match|case|except|lazy|(?:async )?def \w+\[|class \w+\[)|.*\b(?:[rf]{1,2}|t)[\"']|.*\*"
+    r"\s*(?:type|match|case|except|lazy|(?:async )?def \w+\[|class \w+\[)"
+    r"|.*\b(?:[rf]{1,2}|t)[\"']|.*\*"
 )
 """The beginnings of lines that a newer Python than this one may read."""
 

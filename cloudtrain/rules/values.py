@@ -323,9 +323,10 @@ def secret_in_bundle(subject: Subject) -> Iterable[Fault]:
     A private key, a token or an account key in a file would be uploaded, stored with the job, and
     readable by everyone who may read the job. cloudtrain checks files of every type for the
     patterns of such values: the rules of gitleaks, and its own for keys, cloud accounts and machine
-    learning services; of many megabytes of data, it checks a sample. The message names the rule and the line, never the value. Exclude the file
-    with `.cloudtrainignore`, and read secrets at run time from a secret store. To allow a value
-    that is not secret, such as one in a test, write `gitleaks:allow` into its line.
+    learning services; of many megabytes of data, it checks a sample. The message names the rule and
+    the line, never the value. Exclude the file with `.cloudtrainignore`, and read secrets at run
+    time from a secret store. To allow a value that is not secret, such as one in a test, write
+    `gitleaks:allow` into its line.
     """
     return bundled_secrets(subject.tree, certain=True)
 
