@@ -371,6 +371,21 @@ def listing_time(runs: int) -> list[Result]:
         return [at_most("ps with 10,000 runs", many, few, "ps with 10 runs", factor=2, runs=runs)]
 
 
+def scaling(_: int) -> list[Result]:
+    """Measure how the processor time of a check grows with each thing of which a user may have thousands."""
+    import scaling as cases
+
+    results = []
+    for name in cases.CASES:
+        times, slope = cases.measure(name)
+        size = f"{cases.SIZES[0]:,} of {cases.SIZES[-1]:,}; exponent"
+        limit = f"at most {cases.LIMIT}"
+        results.append(
+            Result(name[:22], times[-1], size, times[0], slope, limit, slope <= cases.LIMIT)
+        )
+    return results
+
+
 def _fill_store(state: Path, count: int) -> None:
     import sqlite3
 
@@ -402,6 +417,7 @@ BUDGETS: dict[str, Callable[[int], list[Result]]] = {
     "line": first_line_time,
     "fork": fork_time,
     "bundle": bundle_time,
+    "scaling": scaling,
 }
 
 

@@ -259,30 +259,12 @@ TargetOfRuns = Annotated[
     ),
 ]
 Profile = Annotated[str | None, option("--profile", "NAME", "A profile in cloudtrain.toml.")]
-
-
-def _each_field_once(changes: list[str] | None) -> list[str] | None:
-    """Return the arguments of `--set`. Raises UsageError if two of them change the same field."""
-    name = re.compile(r"""("[^"]*"|'[^']*'|[^="'])*""")  # in quotes, a name can contain `=`
-    changed = []
-    for change in changes or ():
-        match = name.match(change)
-        if match:
-            changed.append(match[0].strip())
-    for field in changed:
-        if field and changed.count(field) > 1:
-            message = f"`--set` changes `{field}` twice"
-            raise UsageError(message, hint="leave out one of the two", code="CT902")
-    return changes
-
-
 Set = Annotated[
     list[str] | None,
     option(
         "--set",
         "FIELD=VALUE",
         "Change a field of the job, for example hyperparameters.epochs=3. Repeatable.",
-        callback=_each_field_once,
         autocompletion=fields,
     ),
 ]

@@ -9,6 +9,8 @@ only around these positions.
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Sequence
 
 Span = tuple[int, int]
 
@@ -20,7 +22,21 @@ SETTINGS = (
 extension."""
 
 LARGEST = 16 << 20
-"""Number of bytes at the start of a file that are searched."""
+"""Number of bytes at the start of a file of code or settings that are searched."""
+
+_WRITTEN = frozenset(
+    "bash c cc cfg cnf conf config cpp cu cuh env go h hpp ini ipynb java jl js jsx lua md "
+    "properties ps1 py pyi pyx r rb rs rst sh sql tf tfvars toml ts tsx yaml yml".split()
+)
+"""The suffixes of code and settings, which people write. Files with others may be data."""
+
+_MOST_DATA = 8 << 20
+"""In bytes. If there is more data, only a sample of each suffix is searched, because a search of
+all data takes much longer than reading it."""
+
+_SAMPLE = 64 << 10
+_SAMPLE_OF_FILE = 1 << 10
+"""Number of bytes of a sample: of all files of one suffix together, and of each file at least."""
 
 _LETTERS = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
 _DIGITS = frozenset(b"0123456789")
@@ -65,6 +81,39 @@ _ARCHIVES = re.compile(
     rb"|^    --hash=sha256:[0-9a-f]{64}(?: \\)?$"
 )
 """Lines of a lock that name public archives, and lines of hashes. A lock has thousands of them."""
+
+
+def searched_sizes(paths: Sequence[str | None], sizes: Sequence[int]) -> list[int]:
+    """Return the number of bytes at the start of each file that are searched. None stands for a
+    file that is not searched."""
+    suffixes = [None if path is None else _suffix(path) for path in paths]
+    counts = Counter(suffixes)
+    totals: Counter[str] = Counter()
+    for suffix, size in zip(suffixes, sizes, strict=True):
+        if suffix is not None and suffix not in _WRITTEN:
+            totals[suffix] += size
+
+    samples: dict[str, int] = {}
+    if totals.total() > _MOST_DATA:
+        for suffix, total in totals.items():
+            if total > _SAMPLE:
+                samples[suffix] = max(_SAMPLE // counts[suffix], _SAMPLE_OF_FILE)
+
+    searched = []
+    left = dict.fromkeys(samples, _SAMPLE)
+    for suffix in suffixes:
+        size = 0 if suffix is None else LARGEST
+        if suffix in samples:
+            size = min(samples[suffix], left[suffix])
+            left[suffix] -= size
+        searched.append(size)
+    return searched
+
+
+def _suffix(path: str) -> str:
+    """Return what follows the last dot in the name of a file; empty without a dot."""
+    name = path.rpartition("/")[2]
+    return name.rpartition(".")[2].lower() if "." in name else ""
 
 
 def suspects(content: bytes, path: str) -> list[Span]:

@@ -11,6 +11,7 @@ import sys
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from tempfile import mkstemp
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -25,7 +26,7 @@ from cloudtrain.code.files import (
     escape_path,
 )
 from cloudtrain.code.ignore import IGNORE_FILE, ignore_line
-from cloudtrain.code.suspects import LARGEST, suspects
+from cloudtrain.code.suspects import searched_sizes, suspects
 from cloudtrain.code.walk import (
     MOVED,
     PAUSES,
@@ -36,6 +37,7 @@ from cloudtrain.code.walk import (
     source_error,
     walk,
 )
+from cloudtrain.documents.document import decode_python
 from cloudtrain.errors import CloudtrainError, JobError
 from cloudtrain.job.model import format_size
 from cloudtrain.plans.plan import Bundle
@@ -92,13 +94,14 @@ def hash_files(
 
     Hashing and reading release the interpreter lock, so several files are read at a time.
     """
+    searched = searched_sizes(paths, sizes)
     if sum(sizes) <= _INLINE:
-        return list(map(_digest, places, sizes, paths))
+        return list(map(_digest, places, sizes, paths, searched))
     from concurrent.futures import ThreadPoolExecutor
 
     def digests(start: int) -> list[Digest | OSError]:
         window = slice(start, start + _BATCH)
-        return list(map(_digest, places[window], sizes[window], paths[window]))
+        return list(map(_digest, places[window], sizes[window], paths[window], searched[window]))
 
     found: list[Digest | OSError] = []
     with ThreadPoolExecutor(workers()) as pool:
@@ -107,9 +110,9 @@ def hash_files(
     return found
 
 
-def _digest(place: str, expected_size: int, path: str | None) -> Digest | OSError:
+def _digest(place: str, expected_size: int, path: str | None, searched: int) -> Digest | OSError:
     """Read a file once, and return its digest, or the error. `path` is None for a file that is not
-    searched for secrets."""
+    searched for secrets; of others, the first `searched` bytes are."""
     try:
         descriptor = open_regular(place)
     except OSError as error:
@@ -126,7 +129,7 @@ def _digest(place: str, expected_size: int, path: str | None) -> Digest | OSErro
             piece = os.read(descriptor, amount)
             digest.update(piece)
             size += len(piece)
-            if path is not None and size <= LARGEST:
+            if size - len(piece) < searched:
                 pieces.append(piece)
     except OSError as error:
         return error
@@ -134,8 +137,8 @@ def _digest(place: str, expected_size: int, path: str | None) -> Digest | OSErro
         os.close(descriptor)
 
     secrets: tuple[Secret, ...] = ()
-    if path is not None:
-        secrets = _secrets(b"".join(pieces), path)
+    if path is not None and searched:
+        secrets = _secrets(b"".join(pieces)[:searched], path)
     return Digest(digest.hexdigest(), size, secrets)
 
 
@@ -237,19 +240,35 @@ class Tree:
             return os.fspath(own)
         return self.included.get(path) or os.fspath(self.root / path)
 
-    def read_text(self, path: str) -> str | None:
-        """Return the text of the file at a path in the archive; None if there is none, or if it
+    @cached_property
+    def by_path(self) -> Mapping[str, Entry]:
+        """The entries by their paths in the archive."""
+        return {entry.path: entry for entry in self.entries}
+
+    def read_bytes(self, path: str) -> bytes | None:
+        """Return the content of the file at a path in the archive; None if there is none, or if it
         cannot be read."""
         own = self.own_files.get(path)
         if isinstance(own, bytes):
-            return own.decode("utf-8", "replace")
-        for entry in self.entries:
-            if entry.path == path:
-                try:
-                    return Path(self.location(entry)).read_text("utf-8", "replace")
-                except OSError:
-                    return None
-        return None
+            return own
+        entry = self.by_path.get(path)
+        if entry is None:
+            return None
+        try:
+            return Path(self.location(entry)).read_bytes()
+        except OSError:
+            return None
+
+    def read_text(self, path: str) -> str | None:
+        """Return the text of a file without a byte order mark, as `read_bytes` finds it."""
+        content = self.read_bytes(path)
+        return None if content is None else content.decode("utf-8-sig", "replace")
+
+    def read_python(self, path: str) -> str | None:
+        """Return the Python source in a file, as `read_bytes` finds it. Raises SyntaxError if
+        Python cannot decode it."""
+        content = self.read_bytes(path)
+        return None if content is None else decode_python(content)
 
     def write(self, path: Path) -> None:
         """Write the archive, a tar.gz. The same content and compression library give the same

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib import import_module
+from io import BytesIO
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
@@ -330,6 +331,34 @@ def parser_hint(language: str, message: str) -> str | None:
         if part in message:
             return hint
     return None
+
+
+def decode_python(content: bytes) -> str:
+    """Return the text of Python source, decoded as Python does it: by its byte order mark, by a
+    comment such as `# coding: latin-1` in its first two lines, or as UTF-8.
+
+    Raises:
+        SyntaxError: Python cannot decode it. `lineno` is the line of the comment or of the wrong
+            byte.
+    """
+    from tokenize import detect_encoding  # costs start-up time
+
+    first = content.partition(b"\n")[0]
+    line = 1 if b"coding" in first or not first.isascii() else 2
+    try:
+        encoding, _ = detect_encoding(BytesIO(content).readline)
+        text = content.decode(encoding)
+        reason = "it has a zero byte"
+        at = text.find("\0")
+        if at < 0:
+            return text
+        line = text.count("\n", 0, at) + 1
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        reason = f"byte 0x{content[error.start]:02x} is not {error.encoding}"
+    except (SyntaxError, LookupError) as error:  # such as `rot13`, which is no encoding of text
+        reason = str(error)
+    raise SyntaxError(reason, (None, line, None, None))
 
 
 def parse_python(source: str | bytes) -> ast.Module:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, Field
@@ -200,13 +200,19 @@ def reference_problems(
     `job` holds the fields as written and not yet validated: mappings, lists and texts, or models if
     the job is written in Python. `implicit` are references that are valid without a declaration.
     """
-    problems = []
+    references = {*implicit}
+    for field in ("inputs", "outputs"):
+        for name in mapping_or_empty(job.get(field)):
+            references.add(f"{field}.{name}")
+
+    problems: list[Problem] = []
     for field in _PLACES:
         for path, text in texts_in(job.get(field), (field,)):
             for reference in find_references(text):
-                fault = _reference_fault(reference.inner, job, implicit)
-                if fault is not None:
-                    reason, hint = fault
+                if reference.inner not in references:
+                    # A suggestion takes long if there are thousands of inputs.
+                    known = references if len(problems) < 20 else {*implicit}
+                    reason, hint = _reference_fault(reference.inner, known)
                     message = f"`{reference.text}` refers to nothing: {reason}"
                     problems.append(Problem(path, message, hint, code="CT020"))
 
@@ -357,17 +363,8 @@ def texts_in(value: object, path: ValuePath) -> Iterator[tuple[ValuePath, str]]:
             yield from texts_in(inner, (*path, index))
 
 
-def _reference_fault(
-    inner: str, job: Mapping[str, object], implicit: Sequence[str]
-) -> tuple[str, str | None] | None:
-    """Return the message and the hint for a reference that refers to nothing, otherwise None."""
-    references = {*implicit}
-    for field in ("inputs", "outputs"):
-        for name in mapping_or_empty(job.get(field)):
-            references.add(f"{field}.{name}")
-    if inner in references:
-        return None
-
+def _reference_fault(inner: str, references: Collection[str]) -> tuple[str, str | None]:
+    """Return the message and the hint for a reference that is none of the valid ones."""
     field, dot, name = inner.partition(".")
     if field in ("inputs", "outputs") and dot:
         start = f"{field}."
@@ -376,6 +373,6 @@ def _reference_fault(
         return f"the job has no {field[:-1]} `{name}`", hint
 
     words = "`inputs.NAME` or `outputs.NAME`"
-    if "checkpoint" in implicit:
+    if "checkpoint" in references:
         words = "`inputs.NAME`, `outputs.NAME` or `checkpoint`"
     return f"a reference is {words}", did_you_mean(inner, references)

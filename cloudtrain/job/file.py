@@ -24,7 +24,7 @@ from cloudtrain.documents.document import (
     read_text,
 )
 from cloudtrain.documents.yaml_text import read_scalar
-from cloudtrain.errors import JobError, NearName, Problem, UsageError, did_you_mean
+from cloudtrain.errors import JobError, NearName, Problem, UsageError, did_you_mean, quoted
 from cloudtrain.job.data import Checkpoint, Input, Output, is_local_path, is_run_input
 from cloudtrain.job.nodes import Changes, Source, describe_value, placed
 from cloudtrain.job.problems import problems_of

@@ -51,34 +51,37 @@ def override(
 ) -> tuple[Data, Changes]:
     """Apply overrides to the `data` of a `model`, one after the other, and return the data (changed
     in place) and the changes. `a.b=null` removes a value. A wrong override does not change the
-    data, and is reported as a problem.
+    data, and is reported as a problem, as is one that undoes an earlier one.
 
     A new `distribution.type` removes the fields that the new distribution does not have.
     """
     origins: dict[ValuePath, str] = {}
     texts: dict[ValuePath, str] = {}
+    touched: dict[ValuePath, str] = {}  # every path above, at and below the values that are set
     problems: list[Problem] = []
     for text in overrides:
         origin = shortened(f"--set {text}")
         try:
             parts, value_text = _split(text)
-            path, positions = _apply(data, parts, value_text, model)
+            path, positions, lost = _apply(data, parts, value_text, model)
         except _Refused as error:
             problems.append(replace(_for_script(error.problem, text, model), file=origin))
             continue
-        texts = _outside(path, texts)
+        for place in (path, *lost):
+            earlier = touched.get(place, origin)
+            if earlier != origin:
+                message = f"`{origin}` undoes `{earlier}`"
+                hint = "remove one of the two"
+                problems.append(Problem(path, message, hint, file=origin, code="CT069"))
+                break
         for inner, value in positions.texts.items():
             inner_path = (*path, *inner)
             texts[inner_path] = value
-        origins = _outside(path, origins)
+            touched[inner_path] = origin
         origins[path] = origin
+        for length in range(len(path) + 1):
+            touched[path[:length]] = origin
     return data, Changes(origins, texts, tuple(problems))
-
-
-def _outside(path: ValuePath, values: dict[ValuePath, str]) -> dict[ValuePath, str]:
-    """Return the values that are not at or below `path`."""
-    length = len(path)
-    return {other: text for other, text in values.items() if other[:length] != path}
 
 
 def _for_script(problem: Problem, text: str, model: type[BaseModel]) -> Problem:
@@ -175,13 +178,14 @@ def _part(match: re.Match[str]) -> str | None:
 
 def _apply(
     data: Data, parts: list[str], text: str, root: type[BaseModel]
-) -> tuple[ValuePath, Positions]:
+) -> tuple[ValuePath, Positions, list[ValuePath]]:
     """Set the value at the path `parts` to `text` and create missing parents. After an error,
-    `data` is unchanged. Return the path with its keys and indexes, and the positions and spellings
-    of the values in `text`."""
+    `data` is unchanged. Return the path with its keys and indexes, the positions and spellings of
+    the values in `text`, and the paths of other values that are gone."""
     shape: SchemaNode = node_of_model(root)
     holder: Any = data
     path: ValuePath = ()
+    lost: list[ValuePath] = []
     # the missing parents: each with its own parent and its key
     additions: list[tuple[object, str | int, object]] = []
     for part in parts[:-1]:
@@ -191,6 +195,8 @@ def _apply(
         container = _container_for(value, inner, path)
         if container is not value:
             additions.append((holder, key, container))
+            if value is not None and not container:
+                lost.append(path)
         holder = container
         shape = inner
     key, inner = _step(shape, holder, parts[-1], path, root)
@@ -201,14 +207,15 @@ def _apply(
         _put(above, name, container)
     if text.strip() == _REMOVE:
         _remove(holder, key)
-        return path, document.positions
+        return path, document.positions, lost
     _put(holder, key, document.data)
     if shape.kind == "choice" and key == "type":
         model = shape.model(document.data)
         if model is not None:
             for name in holder.keys() - model.model_fields.keys():
                 del holder[name]
-    return path, document.positions
+                lost.append((*path[:-1], name))
+    return path, document.positions, lost
 
 
 def _remove(holder: object, key: str | int) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from cloudtrain.documents.document import Unreadable, parse_python, read_text
+from cloudtrain.documents.document import decode_python, parse_python, read_bytes
 from cloudtrain.errors import UsageError, shortened
 from cloudtrain.job.nodes import MAX_JOB_NAME
 from cloudtrain.job.syntax import ScriptSyntax, read_syntax, script_file
@@ -157,20 +157,17 @@ def syntax_of_script(script: Path, folder: Path | None = None) -> ScriptSyntax:
     """
     root, entry_point, file = _root_of(script, folder or Path.cwd())
     try:
-        parse_python(read_text(script if entry_point == file else Path(root, file)))
+        parse_python(decode_python(read_bytes(script if entry_point == file else Path(root, file))))
     except OSError as error:
         message = f"`{script}` cannot be read: {error.strerror}"
         raise UsageError(message, hint="name a script that you can read", code="CT903") from None
-    except Unreadable as error:
-        message = f"`{script}`: {error.problem.message}"
-        raise UsageError(message, hint=error.problem.hint, code="CT903") from None
     except SyntaxError as error:
         raise _not_python(script, error) from None
 
     def read(path: str) -> str | None:
         try:
-            return read_text(Path(root, path))
-        except (OSError, Unreadable):
+            return decode_python(read_bytes(Path(root, path)))
+        except OSError:
             return None
 
     return read_syntax(file, read)

@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import ast
 import posixpath
+import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import chain
 from typing import NamedTuple, TypeVar
 
@@ -84,6 +86,8 @@ class ScriptSyntax(NamedTuple):
     outside: tuple[tuple[str, int, str], ...] = ()
     """The file, the line and the text of each constant that begins with `../`, except defaults of
     options."""
+    unreadable: tuple[tuple[str, int, str], ...] = ()
+    """The file and the line of each text that no Python reads, with the reason."""
     attended: tuple[tuple[str, int, str], ...] = ()
     """The file, the line and the name of each function that needs a person or a notebook, and is
     certainly called."""
@@ -128,27 +132,28 @@ class _Program:
     own_packages: frozenset[str] = frozenset()
     """The packages that the script itself imports."""
     needs: dict[str, tuple[str, int]] = field(default_factory=dict)
+    unreadable: list[tuple[str, int, str]] = field(default_factory=list)
     attended: list[tuple[str, int, str]] = field(default_factory=list)
 
     def calls(self) -> Iterator[tuple[str, ast.Call]]:
         """Yield each call with the path of its file."""
         for path, nodes in self.nodes.items():
-            for call in _all_of(ast.Call, nodes):
+            for call in all_of(ast.Call, nodes):
                 yield path, call
 
 
 _Node = TypeVar("_Node", bound=ast.AST)
 
 
-def _all_of(kind: type[_Node], nodes: Iterable[ast.AST]) -> list[_Node]:
+def all_of(kind: type[_Node], nodes: Iterable[ast.AST]) -> list[_Node]:
     """Return the nodes of one type."""
     return [node for node in nodes if isinstance(node, kind)]
 
 
 def read_syntax(script: str, read: Callable[[str], str | None]) -> ScriptSyntax:
     """Read a script and the modules beside it that it imports. `read` returns the text of the file
-    at a path such as `src/train.py`, or None if there is none. Modules that cannot be parsed are
-    unknown packages."""
+    at a path such as `src/train.py`, or None if there is none, and raises SyntaxError if Python
+    cannot decode it. Modules that cannot be parsed are unknown packages."""
     program = _read_program(script, read)
     nodes = list(chain.from_iterable(program.nodes.values()))
     words = [node for node in nodes if type(node) in _WORDS]
@@ -161,7 +166,7 @@ def read_syntax(script: str, read: Callable[[str], str | None]) -> ScriptSyntax:
     saves = list(_saves(calls, values, defaults))
 
     # The package `integrations` sets the folder itself.
-    names = {node.id for node in _all_of(ast.Name, words)}
+    names = {node.id for node in all_of(ast.Name, words)}
     if "integrations" not in names:
         for path, call in calls:
             if _parses_output_dir(call):
@@ -177,6 +182,7 @@ def read_syntax(script: str, read: Callable[[str], str | None]) -> ScriptSyntax:
         needs=program.needs,
         defaults=defaults,
         outside=tuple(_outside(program, set(defaults.values()))),
+        unreadable=tuple(program.unreadable),
         attended=tuple(program.attended),
         written=tuple(_written(calls, values)),
     )
@@ -186,30 +192,41 @@ def _read_program(script: str, read: Callable[[str], str | None]) -> _Program:
     """Read the script, the modules that it imports, the modules that they import, and so on."""
     program = _Program()
 
+    @cache
     def is_own_module(file: str) -> bool:
-        return file in program.nodes or read(file) is not None
+        try:
+            return read(file) is not None
+        except SyntaxError:
+            return True
 
     folder = posixpath.dirname(script)
     certain = {script}  # the files that are imported whenever the script starts
-    waiting = [script]
+    seen: set[str] = set()
+    waiting = deque([script])
     while waiting and len(program.nodes) < _MOST_MODULES:
-        path = waiting.pop(0)  # the nearest modules first
-        text = None if path in program.nodes else read(path)
-        if text is None:
+        path = waiting.popleft()  # the nearest modules first
+        if path in seen:
             continue
+        seen.add(path)
         try:
-            module, nodes = _parse(text)
-        except (SyntaxError, RecursionError):
+            text = read(path)
+            if text is None:
+                continue
+            module, nodes = parse(text)
+        except (SyntaxError, RecursionError) as error:
             program.packages.add(path)
+            if isinstance(error, SyntaxError) and path in certain and not _may_be_new(error):
+                program.unreadable.append((path, error.lineno or 1, error.msg))
             continue
         program.nodes[path] = nodes
 
+        at_top = set(map(id, module.body))
         for found in _imports(nodes, path, folder):
             modules: list[str] = []
             if found.package != "cloudtrain":  # every bundle has its runtime
                 modules = list(filter(is_own_module, found.files))
             waiting += modules
-            at_start = path in certain and found.statement in module.body
+            at_start = path in certain and id(found.statement) in at_top
             if at_start:
                 certain.update(modules)
             if found.package and not modules:
@@ -223,6 +240,18 @@ def _read_program(script: str, read: Callable[[str], str | None]) -> _Program:
             for line, name in _attended(module.body, nodes, path == script):
                 program.attended.append((path, line, name))
     return program
+
+
+_NEW = re.compile(
+    r"\s*(?:type|match|case|except|lazy|(?:async )?def \w+\[|class \w+\[)"
+    r"|.*\b(?:[rf]{1,2}|t)[\"']|.*\*"
+)
+"""The beginnings of lines that a newer Python than this one may read."""
+
+
+def _may_be_new(error: SyntaxError) -> bool:
+    """Return whether a newer Python may read the line, or the line is unknown."""
+    return error.lineno is None or _NEW.match((error.text or "").lower()) is not None
 
 
 def _is_alone(packages: set[str], words: list[ast.AST], calls: list[tuple[str, ast.Call]]) -> bool:
@@ -241,8 +270,8 @@ def _is_alone(packages: set[str], words: list[ast.AST], calls: list[tuple[str, a
 def _assigned(nodes: list[ast.AST]) -> dict[str, list[ast.expr]]:
     """Return the expressions that are assigned to each name."""
     values: dict[str, list[ast.expr]] = {}
-    for node in _all_of(ast.Assign, nodes):
-        for target in _all_of(ast.Name, node.targets):
+    for node in all_of(ast.Assign, nodes):
+        for target in all_of(ast.Name, node.targets):
             values.setdefault(target.id, []).append(node.value)
     return values
 
@@ -253,8 +282,9 @@ def _saves(
     defaults: Mapping[str, str],
 ) -> Iterator[Save]:
     """Yield each call that saves a model to a path of which the beginning is known."""
+    options = {name.replace("-", "_"): name for name in defaults}
     for path, call in calls:
-        place = _place(_saved_to(call), values, defaults)
+        place = _place(_saved_to(call), values, options)
         if place is not None and place != (None, ""):
             yield Save(path, call.lineno, *place)
 
@@ -262,7 +292,7 @@ def _saves(
 def _outside(program: _Program, defaults: set[str]) -> Iterator[tuple[str, int, str]]:
     """Yield the file, the line and the text of each constant that leads out of the folder."""
     for path, nodes in program.nodes.items():
-        for node in _all_of(ast.Constant, nodes):
+        for node in all_of(ast.Constant, nodes):
             text = node.value
             if isinstance(text, str) and text.startswith("../") and text not in defaults:
                 yield path, node.lineno, text
@@ -273,7 +303,7 @@ def _written(
 ) -> Iterator[tuple[str, int, str]]:
     """Yield the file, the line and the folder of each call that writes below a relative folder;
     none if the program makes folders at all."""
-    called = {_name_of(call) for _, call in calls}
+    called = {name_of(call) for _, call in calls}
     if not called.isdisjoint(("mkdir", "makedirs")):
         return
     for path, call in calls:
@@ -286,7 +316,7 @@ def _written(
 
 
 @lru_cache(maxsize=_MOST_MODULES)
-def _parse(text: str) -> tuple[ast.Module, list[ast.AST]]:
+def parse(text: str) -> tuple[ast.Module, list[ast.AST]]:
     """Return a module and its nodes as `ast.walk` gives them, but those without parts, such as
     `Load` and `Add`, which are half of all. Several rules ask for those of one text."""
     module = parse_python(text)
@@ -301,7 +331,7 @@ def _parse(text: str) -> tuple[ast.Module, list[ast.AST]]:
     return module, nodes
 
 
-def _name_of(call: ast.Call) -> str:
+def name_of(call: ast.Call) -> str:
     """Return the last part of the name of the called function, `save` of `torch.save`; empty if it
     has no name."""
     return str(getattr(call.func, "attr", getattr(call.func, "id", "")))
@@ -313,32 +343,32 @@ def _attended(
     """Yield the line and the name of each call that certainly runs: at the top, below `__main__`,
     or in a function that is called there, but not in a branch, nor behind one that may end the
     function or the script."""
-    called_anywhere = {_name_of(call) for call in _all_of(ast.Call, nodes)}
+    called_anywhere = {name_of(call) for call in all_of(ast.Call, nodes)}
     if called_anywhere.isdisjoint(_OF_PERSONS):
         return
 
     # A module may bind one of these names to something else.
-    functions = {item.name: item.body for item in _all_of(ast.FunctionDef, body)}
+    functions = {item.name: item.body for item in all_of(ast.FunctionDef, body)}
     bound = _bound_names(nodes) | functions.keys()
     if "*" in bound:
         return
 
-    waiting = list(body)
+    waiting = deque(body)
     while waiting:
-        item = waiting.pop(0)
+        item = waiting.popleft()
         inside = list(ast.walk(item))
         entered = _entered(item, is_main)
         may_skip = any(isinstance(node, _PERHAPS) for node in inside)
         if entered is not None:
-            waiting[:0] = entered
+            waiting.extendleft(reversed(entered))
         elif isinstance(item, ast.Expr | ast.Assign | ast.Return) and not may_skip:
             called: list[ast.stmt] = []
-            for call in _all_of(ast.Call, inside):
+            for call in all_of(ast.Call, inside):
                 name = ast.unparse(call.func)
                 if name in _OF_PERSONS - bound:
                     yield call.lineno, name
                 called += functions.pop(name, ())  # each once, for functions that call themselves
-            waiting[:0] = called
+            waiting.extendleft(reversed(called))
         elif _may_end(inside):
             return
 
@@ -358,7 +388,7 @@ def _entered(item: ast.stmt, is_main: bool) -> list[ast.stmt] | None:
 
 def _may_end(inside: list[ast.AST]) -> bool:
     """Return whether a statement with these nodes may end the function or the script."""
-    if _all_of(ast.FunctionDef, inside):
+    if all_of(ast.FunctionDef, inside):
         return False
     for node in inside:
         if isinstance(node, ast.Return | ast.Raise):
@@ -462,7 +492,7 @@ def _defaults(call: ast.Call) -> Iterator[tuple[str, str]]:
     """Yield the option that one `add_argument` call adds, with its default, if that is a text."""
     if getattr(call.func, "attr", "") != "add_argument":
         return
-    names = [str(word.value) for word in _all_of(ast.Constant, call.args)]
+    names = [str(word.value) for word in all_of(ast.Constant, call.args)]
     long_names = [name for name in names if name.startswith("--")]
     if not long_names:
         return
@@ -475,7 +505,7 @@ def _defaults(call: ast.Call) -> Iterator[tuple[str, str]]:
 
 def _saved_to(call: ast.Call) -> ast.expr | None:
     """Return the argument that names where a call saves a model; None for other calls."""
-    last = _name_of(call)
+    last = name_of(call)
     if last.endswith("TrainingArguments"):
         last = "TrainingArguments"
     if last not in _SAVING:
@@ -501,7 +531,7 @@ def _saved_to(call: ast.Call) -> ast.expr | None:
 def _parses_output_dir(call: ast.Call) -> bool:
     """Return whether a call makes a parser that has the option `--output_dir` of Hugging Face's
     trainers."""
-    if _name_of(call) not in ("HfArgumentParser", "TrlParser"):
+    if name_of(call) not in ("HfArgumentParser", "TrlParser"):
         return False
     text = ast.unparse(call)
     return any(name in text for name in _ARGUMENT_CLASSES)
@@ -532,7 +562,7 @@ _SAVING = frozenset(name.rpartition(".")[2] for name in _SAVES)
 def _written_to(call: ast.Call) -> ast.expr | None:
     """Return the argument that names the file which a call writes, without making its folder; None
     for other calls."""
-    name = _name_of(call)
+    name = name_of(call)
     if name in ("save", "dump"):
         of_package = ast.unparse(call.func).startswith(("torch.", "joblib.", "np.", "numpy."))
         return _saved_to(call) if of_package else None
@@ -552,7 +582,8 @@ def _place(
     depth: int = 8,
 ) -> tuple[str | None, str] | None:
     """Return the option with which a path begins, if any, and the rest of the path; None if the
-    beginning is unknown. `values` are the expressions that are assigned to names."""
+    beginning is unknown. `values` are the expressions that are assigned to names, `options` the
+    script's options by the attributes that hold their values."""
     if depth == 0:  # a name may be assigned to itself
         return None
     match node:
@@ -560,8 +591,7 @@ def _place(
             return None, text
         case ast.Attribute(value=ast.Name(), attr=attr):
             # The value of an option, such as `args.output_dir`.
-            by_attribute = {name.replace("-", "_"): name for name in options}
-            return (by_attribute[attr], "") if attr in by_attribute else None
+            return (options[attr], "") if attr in options else None
     parts, between = _parts(node, values)
     if not parts:
         return None
@@ -602,275 +632,3 @@ def _parts(
 
 _OF_PARTS = frozenset(("join", "Path", "str", "fspath", "expanduser"))
 """Functions of a path, or of its parts."""
-
-
-# The options of a script that uses argparse or `runtime.arguments`, if its text determines them
-# all.
-
-_GROUPS = frozenset(("add_argument_group", "add_mutually_exclusive_group"))
-_FILLS = _GROUPS | {"add_argument"}
-_READS = "parse_args"
-_HARMLESS = frozenset(
-    (_READS, "set_defaults", "get_default", "error", "exit", "print_help", "print_usage")
-)
-
-
-_TEXTS_OF_HELP = {"description", "prog", "usage", "epilog", "formatter_class"}
-"""Arguments of `ArgumentParser` that add no options."""
-
-
-class _NotCertain(Exception):
-    """The options cannot all be determined from the script's text."""
-
-
-class Options(NamedTuple):
-    """The names of a script's options, without dashes. argparse takes beginnings of them,
-    `runtime.arguments` does not, but takes `-` for `_`. `required` has the names of each option
-    without which the script ends, and `positional` the arguments without dashes that it needs."""
-
-    names: frozenset[str]
-    of_argparse: bool
-    required: tuple[tuple[str, ...], ...] = ()
-    positional: tuple[str, ...] = ()
-
-    def accept(self, name: str) -> bool:
-        """Return whether the script takes `--NAME`."""
-        return self._is_one_of(self.names, name)
-
-    def _is_one_of(self, options: Collection[str], name: str) -> bool:
-        """Return whether the script understands the name as one of the options."""
-        if self.of_argparse:
-            return any(option.startswith(name) for option in options)
-        return name.replace("-", "_") in options
-
-    def required_beside(self, given: Sequence[str]) -> list[str]:
-        """Return the required options that none of the given names means, each by its longest
-        name."""
-        missing = []
-        for option in self.required:
-            if not any(self._is_one_of(option, word) for word in given):
-                missing.append(max(option, key=len))
-        return missing
-
-
-def options_of_script(text: str) -> Options | None:
-    """Return the script's options, or None if the script may have other options.
-
-    The options are certain if the script creates a single `argparse.ArgumentParser`, adds each
-    option by literal names, passes the parser to no function, and calls `parse_args()` at module
-    level or in a function that is called by name. They are certain, too, if it calls
-    `runtime.arguments` in such a place, with a dataclass of its own.
-    """
-    try:
-        tree, nodes = _parse(text)
-        _require_plain(nodes)
-        return _options_of_dataclass(tree, nodes) or _options_of_parser(tree, nodes)
-    except (_NotCertain, SyntaxError, RecursionError):
-        return None
-
-
-def _options_of_dataclass(tree: ast.Module, nodes: list[ast.AST]) -> Options | None:
-    """Return the fields of the dataclass with which the script calls `runtime.arguments`; None if
-    it does not."""
-    calls = _calls_to({"runtime.arguments"}, nodes)
-    if not calls:
-        return None
-    for call in calls:
-        words = {word.arg for word in call.keywords}
-        if len(call.args) != 1 or not words <= {"at_least"}:
-            raise _NotCertain
-
-    # Each call names the class, as in `arguments(Options)` and `arguments(Options(lr=1))`.
-    shared = set.intersection(*map(_names_used, calls))
-    classes = [node for node in _all_of(ast.ClassDef, nodes) if node.name in shared]
-    if len(classes) != 1 or classes[0].bases:
-        raise _NotCertain
-    if not _is_reached(calls[0], tree, nodes):
-        raise _NotCertain
-
-    lines = _all_of(ast.AnnAssign, classes[0].body)
-    fields = {ast.unparse(line.target): line.value for line in lines}
-    required: list[tuple[str, ...]] = []
-    # An object may have values already; only a class has none.
-    if all(isinstance(call.args[0], ast.Name) for call in calls):
-        required = [(name,) for name, default in fields.items() if default is None]
-    return Options(frozenset(fields), False, tuple(required))
-
-
-def _calls_to(functions: Collection[str], nodes: list[ast.AST]) -> list[ast.Call]:
-    """Return the calls of functions with these names, such as `argparse.ArgumentParser`."""
-    last_parts = {function.rpartition(".")[2] for function in functions}
-    found = []
-    for call in _all_of(ast.Call, nodes):
-        # Most calls have other names, and `unparse` takes long.
-        if _name_of(call) in last_parts and ast.unparse(call.func) in functions:
-            found.append(call)
-    return found
-
-
-def _names_used(call: ast.Call) -> set[str]:
-    """Return the names in a call, such as those of its function and of its arguments."""
-    return {node.id for node in _all_of(ast.Name, ast.walk(call))}
-
-
-def _options_of_parser(tree: ast.Module, nodes: list[ast.AST]) -> Options:
-    """Return the options that the script adds to its parser."""
-    parsers = _calls_to(_parser_classes(nodes), nodes)
-    if len(parsers) != 1:
-        raise _NotCertain
-    parser = parsers[0]
-    if not {word.arg for word in parser.keywords} <= _TEXTS_OF_HELP:
-        raise _NotCertain
-
-    holders = {_holder(parser, nodes)}
-    while True:  # a group of options is filled like the parser
-        calls = list(_calls_of(holders, nodes))
-        groups = {_holder(call, nodes) for name, call in calls if name in _GROUPS}
-        if groups <= holders:
-            break
-        holders |= groups
-
-    reads = [call for name, call in calls if name == _READS]
-    if len(reads) != 1 or reads[0].args or reads[0].keywords:
-        raise _NotCertain
-    if not _is_reached(reads[0], tree, nodes):
-        raise _NotCertain
-
-    options = {"help", "h"}
-    required: list[tuple[str, ...]] = []
-    positional: list[str] = []
-    for name, call in calls:
-        if name == "add_argument":
-            own = tuple(_option_names(call))
-            options.update(own)
-            words = {word.arg: ast.unparse(word.value) for word in call.keywords}
-            if own and words.get("required") == "True":
-                required.append(own[::2])  # without their negations
-            if call.args and not own and "nargs" not in words:
-                positional.append(ast.literal_eval(call.args[0]))
-    return Options(frozenset(options), True, tuple(required), tuple(positional))
-
-
-def _require_plain(nodes: list[ast.AST]) -> None:
-    """Refuse what may add options, or catch the `SystemExit` of an unknown option."""
-    # as in `[*launcher, *sys.argv]`
-    copied = {id(node.value) for node in _all_of(ast.Starred, nodes)}
-    for node in nodes:
-        if _may_add(node) and id(node) not in copied:
-            raise _NotCertain
-
-
-def _may_add(node: ast.AST) -> bool:
-    """Return whether a node may add options that the parser's calls do not show, or catch
-    `SystemExit`."""
-    if isinstance(node, ast.Attribute):
-        return node.attr in ("argv", "orig_argv", "parse_known_args")
-    if isinstance(node, ast.ImportFrom):
-        return any(alias.name == "*" for alias in node.names)
-    if isinstance(node, ast.alias):
-        return node.name == "argv"
-    if isinstance(node, ast.ExceptHandler):
-        if node.type is None:
-            return True
-        return any(item.id in _EXITS for item in _all_of(ast.Name, ast.walk(node.type)))
-    return False
-
-
-_EXITS = ("SystemExit", "BaseException")
-
-
-def _parser_classes(nodes: list[ast.AST]) -> set[str]:
-    """Return the names of the class `ArgumentParser` in the script, such as
-    `argparse.ArgumentParser` or an alias."""
-    names: set[str] = set()
-    for node in _all_of(ast.Import, nodes):
-        for alias in node.names:
-            if alias.name == "argparse":
-                names.add(f"{alias.asname or alias.name}.ArgumentParser")
-    for from_module in _all_of(ast.ImportFrom, nodes):
-        if from_module.module == "argparse" and not from_module.level:
-            for alias in from_module.names:
-                if alias.name == "ArgumentParser":
-                    names.add(alias.asname or alias.name)
-    return names
-
-
-def _holder(call: ast.Call, nodes: list[ast.AST]) -> str:
-    """Return the name to which the result of a call is assigned, if the script binds that name only
-    there."""
-    for node in _all_of(ast.Assign, nodes):
-        if node.value is not call or len(node.targets) > 1:
-            continue
-        target = node.targets[0]
-        if not isinstance(target, ast.Name):
-            break
-        bindings = sum(_binds(other, target.id) for other in nodes)
-        if bindings == 1:
-            return target.id
-    raise _NotCertain
-
-
-def _binds(node: ast.AST, name: str) -> bool:
-    """Return whether a node gives a value to the name."""
-    if isinstance(node, ast.Name):
-        return node.id == name and not isinstance(node.ctx, ast.Load)
-    if isinstance(node, ast.arg):
-        return node.arg == name
-    if isinstance(node, ast.alias):
-        return (node.asname or node.name) == name
-    is_definition = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
-    return is_definition and getattr(node, "name", "") == name
-
-
-def _calls_of(holders: set[str], nodes: list[ast.AST]) -> Iterator[tuple[str, ast.Call]]:
-    """Yield the method calls on the parser and its groups, if the script uses both for nothing
-    else."""
-    # `parser.add_argument(...)`: the attribute by its owner, and the call by the attribute
-    methods: dict[int, ast.Attribute] = {}
-    calls: dict[int, ast.Call] = {}
-    for node in nodes:
-        if isinstance(node, ast.Attribute):
-            methods[id(node.value)] = node
-        elif isinstance(node, ast.Call):
-            calls[id(node.func)] = node
-    for name in _all_of(ast.Name, nodes):
-        if name.id in holders and isinstance(name.ctx, ast.Load):
-            method = methods.get(id(name))
-            call = calls.get(id(method))
-            if method is None or call is None:
-                raise _NotCertain
-            if method.attr not in _FILLS | _HARMLESS:
-                raise _NotCertain
-            yield method.attr, call
-
-
-def _option_names(call: ast.Call) -> Iterator[str]:
-    """Yield the option names, without dashes, of one `add_argument` call, if the call's text shows
-    them all."""
-    words = {word.arg: word.value for word in call.keywords}
-    nargs = words.get("nargs", ast.Constant("?"))
-    if None in words or not isinstance(nargs, ast.Constant):  # `**words`
-        raise _NotCertain
-    if nargs.value in ("...", "A..."):  # takes every option that follows
-        raise _NotCertain
-    for word in call.args:
-        if not isinstance(word, ast.Constant) or not isinstance(word.value, str):
-            raise _NotCertain
-        if word.value.startswith("-"):
-            name = word.value.lstrip("-")
-            yield name
-            yield f"no-{name}"  # of a BooleanOptionalAction
-
-
-def _is_reached(call: ast.Call, tree: ast.Module, nodes: list[ast.AST]) -> bool:
-    """Return whether the call is at module level, or in a function that is called by its name."""
-    place = (call.lineno, call.col_offset)
-    for node in tree.body:
-        start = (node.lineno, node.col_offset)
-        end = (node.end_lineno or 0, node.end_col_offset or 0)
-        if start <= place < end:
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                functions = [item.func for item in _all_of(ast.Call, nodes)]
-                return node.name in {getattr(function, "id", "") for function in functions}
-            return not isinstance(node, ast.ClassDef)
-    return False

@@ -261,9 +261,8 @@ class Subject:
         entry_point = self.job.entry_point
         if entry_point is None:
             return None
-        paths = {entry.path for entry in self.tree.entries}
         python_path = self.job.environment.variables.get("PYTHONPATH", "")
-        return script_file(entry_point, paths.__contains__, python_path)
+        return script_file(entry_point, self.tree.by_path.__contains__, python_path)
 
     @cached_property
     def syntax(self) -> ScriptSyntax:
@@ -271,12 +270,7 @@ class Subject:
         script = self.script
         if script is None or not script.endswith(".py"):
             return ScriptSyntax()
-        paths = {entry.path for entry in self.tree.entries if entry.path.endswith(".py")}
-
-        def read(path: str) -> str | None:
-            return self.tree.read_text(path) if path in paths else None
-
-        return read_syntax(script, read)
+        return read_syntax(script, self.tree.read_python)
 
     @property
     def account(self) -> Any:

@@ -11,7 +11,7 @@ from itertools import takewhile
 from cloudtrain.errors import InPlace, ValuePath, did_you_mean, dotted, quoted
 from cloudtrain.job.distribution import TensorFlow
 from cloudtrain.job.model import OVERRIDES, exact_duration
-from cloudtrain.job.syntax import Options, options_of_script
+from cloudtrain.job.options import Options, options_of_script
 from cloudtrain.plans.plan import Finding, Level
 from cloudtrain.rules.engine import (
     Fault,
@@ -119,19 +119,39 @@ def metric_pattern(subject: Subject) -> Iterator[Fault]:
     group. The job trains in any case; only the metric may be missing.
     """
     for name, pattern in subject.reading.metrics.items():
-        try:
-            with warnings.catch_warnings():
-                # Python warns that `[[` may get another meaning.
-                warnings.simplefilter("ignore")
-                groups = re.compile(pattern).groups
-        except re.error as error:
-            fault = f"is not a regular expression: {error}"
-        else:
-            if groups == 1:
-                continue
+        groups = _groups_of(pattern)
+        if isinstance(groups, int) and groups != 1:
             fault = f"has {groups} groups; the service documents one, around the number"
-        hint = InPlace(f"write for example `{re.escape(name)}=([0-9.eE+-]+)`")
-        yield Fault(f"the pattern of metric `{name}` {fault}", hint, ("metrics", name))
+            yield _metric_fault(name, fault)
+
+
+@rule("CT216", Level.ERROR)
+def metric_is_no_pattern(subject: Subject) -> Iterator[Fault]:
+    """A metric's pattern is not a regular expression.
+
+    No line of the output can match it, so the metric would be missing after all the hours that you
+    have paid for.
+    """
+    for name, pattern in subject.reading.metrics.items():
+        groups = _groups_of(pattern)
+        if isinstance(groups, Exception):
+            yield _metric_fault(name, f"is not a regular expression: {groups}")
+
+
+def _groups_of(pattern: str) -> int | Exception:
+    """Return the number of groups of a regular expression, or why it is none."""
+    try:
+        with warnings.catch_warnings():
+            # Python warns that `[[` may get another meaning.
+            warnings.simplefilter("ignore")
+            return re.compile(pattern).groups
+    except (re.error, OverflowError, RecursionError) as error:
+        return error
+
+
+def _metric_fault(name: str, fault: str) -> Fault:
+    hint = InPlace(f"write for example `{re.escape(name)}=([0-9.eE+-]+)`")
+    return Fault(f"the pattern of metric `{name}` {fault}", hint, ("metrics", name))
 
 
 @rule("CT208", Level.ERROR)
@@ -218,13 +238,17 @@ def unknown_hyperparameter(subject: Subject) -> Iterator[Fault]:
     for name in sorted(options.names - {"help"}):
         if not name.startswith("no-") and len(name) > 1:
             candidates.append(name)
+    unknown = 0
     for name, value in names.items():
         is_left_out = job.bare_flags and value is False
         if is_left_out or not _PARAMETER_NAME.fullmatch(name) or options.accept(name):
             continue
-        hint = did_you_mean(name, candidates) or "remove it"
+        unknown += 1
+        suggestion = None
+        if unknown < _MOST_SUGGESTIONS:  # each takes long if there are thousands of options
+            suggestion = did_you_mean(name, candidates)
         place = ("hyperparameters", name) if name in job.hyperparameters else ("arguments",)
-        yield Fault(f"`{name}` is not an option of `{script}`", hint, place)
+        yield Fault(f"`{name}` is not an option of `{script}`", suggestion or "remove it", place)
 
     positional_count = len(job.arguments) - len(typed)
     missing = options.positional[max(0, positional_count) :]
@@ -241,6 +265,9 @@ def unknown_hyperparameter(subject: Subject) -> Iterator[Fault]:
     for option in options.required_beside(given):
         message = f"`{script}` requires the option `--{option}`, and the job has no value for it"
         yield Fault(message, f"add it to the job: `--set hyperparameters.{option}=VALUE`")
+
+
+_MOST_SUGGESTIONS = 20
 
 
 def _options_of(subject: Subject) -> Options | None:
@@ -512,6 +539,17 @@ def not_succeeded(path: ValuePath, name: str, state: str | None) -> Finding:
         hint = f"wait for it: `cloudtrain wait {name}`"
     message += ", so its output is incomplete"
     return Finding("CT531", level_of("CT531"), message, hint, path)
+
+
+declare(
+    "CT532",
+    Level.WARNING,
+    """A sweep has fewer trials than it says.
+
+    `parallel` is the number of trials that run at the same time, and no more can run than the sweep
+    has. A grid has one trial for each combination of its values, whatever `trials` says.
+    """,
+)
 
 
 # Portable rules about processing jobs: the instances should share the work.

@@ -6,6 +6,7 @@ import os
 import posixpath
 import re
 import sys
+from bisect import bisect_left
 from collections.abc import Iterator
 from itertools import pairwise
 from shlex import quote
@@ -53,6 +54,22 @@ def one_process(subject: Subject) -> Iterator[Fault]:
         message = f"one process runs `{subject.job.entry_point}`, because it joins no other process"
         hint = "for several, join them in the script, and add `distribution: {type: torch}`"
         yield Fault(message, hint)
+
+
+@rule("CT215", Level.ERROR)
+def text_that_python_cannot_read(subject: Subject) -> Iterator[Fault]:
+    """Python cannot read the script, or a module that it imports at its start.
+
+    It has a syntax that no Python knows, such as the `print` of Python 2, the marks of a conflict,
+    or a mixture of tabs and spaces. What may be the syntax of a newer Python than the one on this
+    machine is not reported. Or it has another encoding than Python expects: UTF-8, unless a comment
+    in its first two lines names another one, as in `# -*- coding: latin-1 -*-`. The run would end
+    with a SyntaxError before the first line.
+    """
+    for file, line, reason in subject.syntax.unreadable:
+        message = f"Python cannot read line {line} of `{file}`: {reason}"
+        hint = f"correct the line; `python -m py_compile {quote(file)}` tries it"
+        yield Fault(message, hint, ("entry_point",), (f"{file}:{line}",))
 
 
 @rule("CT214", Level.ERROR)
@@ -104,9 +121,12 @@ def folder_is_missing(subject: Subject) -> Iterator[Fault]:
     """
     # The folders that the service saves need no report, and no other needs a second one.
     done = set(find_target(subject.reading.service).facts.saved_folders)
+    paths = sorted(subject.tree.by_path)
     for file, line, folder in subject.syntax.written:
-        is_there = any(entry.path.startswith(f"{folder}/") for entry in subject.tree.entries)
-        if is_there or folder in done:
+        start = f"{folder}/"
+        at = bisect_left(paths, start)
+        next_path = "".join(paths[at : at + 1])
+        if next_path.startswith(start) or folder in done:
             continue
         done.add(folder)
         where = f"`{folder}`, a folder that the run does not have"
@@ -195,10 +215,10 @@ def package_is_missing(subject: Subject) -> Iterator[Fault]:
     if image is None:
         return
 
-    packages = {*image, *listed}
+    installed = "\n".join([*image, *listed])
     known = {*sys.stdlib_module_names, *_WITHOUT_PACKAGE}
-    for entry in subject.tree.entries:
-        parts = entry.path.split("/")
+    for path in subject.tree.by_path:
+        parts = path.split("/")
         known.update(part.removesuffix(".py") for part in parts)
 
     for name, (path, line) in script.needs.items():
@@ -206,7 +226,7 @@ def package_is_missing(subject: Subject) -> Iterator[Fault]:
         stem = package.removeprefix("python-").removesuffix("-python")
         if name in known or name.startswith("_"):
             continue
-        if any(stem in installed for installed in packages):
+        if stem in installed:
             continue
 
         imports = f"line {line} of `{path}` imports `{name}`"

@@ -8,7 +8,7 @@ import re
 import shlex
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate, combinations
+from itertools import accumulate
 from posixpath import normpath
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -323,9 +323,10 @@ def secret_in_bundle(subject: Subject) -> Iterable[Fault]:
     A private key, a token or an account key in a file would be uploaded, stored with the job, and
     readable by everyone who may read the job. cloudtrain checks files of every type for the
     patterns of such values: the rules of gitleaks, and its own for keys, cloud accounts and machine
-    learning services. The message names the rule and the line, never the value. Exclude the file
-    with `.cloudtrainignore`, and read secrets at run time from a secret store. To allow a value
-    that is not secret, such as one in a test, write `gitleaks:allow` into its line.
+    learning services; of many megabytes of data, it checks a sample. The message names the rule and
+    the line, never the value. Exclude the file with `.cloudtrainignore`, and read secrets at run
+    time from a secret store. To allow a value that is not secret, such as one in a test, write
+    `gitleaks:allow` into its line.
     """
     return bundled_secrets(subject.tree, certain=True)
 
@@ -593,11 +594,8 @@ def places_overwrite(subject: Subject) -> Iterator[Fault]:
     files as checkpoints. An output at the location of an input would overwrite the job's own input
     data. An output inside another output causes the same problems.
     """
-    for first, second in combinations(_valid_places(subject), 2):
+    for first, second in _related_places(subject):
         both_written = first.is_written and second.is_written
-        if not first.is_written and not second.is_written:
-            continue
-
         if first.parts != second.parts:
             for outer, inner in ((first, second), (second, first)):
                 if both_written and outer.holds(inner):
@@ -623,7 +621,7 @@ def places_nested(subject: Subject) -> Iterator[Fault]:
     read this run's output. Input data inside an output or checkpoint location is copied each time
     the output or checkpoint is copied.
     """
-    for first, second in combinations(_valid_places(subject), 2):
+    for first, second in _related_places(subject):
         if first.is_written == second.is_written or first.parts == second.parts:
             continue
         source, output = _source_and_output(first, second)
@@ -647,11 +645,27 @@ def _source_and_output(first: DataPlace, second: DataPlace) -> tuple[DataPlace, 
     return (second, first) if first.is_written else (first, second)
 
 
-def _valid_places(subject: Subject) -> list[DataPlace]:
-    """Return the locations with valid addresses. Other rules report invalid addresses."""
+def _related_places(subject: Subject) -> list[tuple[DataPlace, DataPlace]]:
+    """Return the pairs of locations of which one holds the other and at least one is written, in
+    the order of the job. Other rules report invalid addresses."""
     if not subject.plan.request:
         return []
-    return [place for place in subject.reading.places if len(place.parts) > 1]
+    places = [place for place in subject.reading.places if len(place.parts) > 1]
+    numbers: dict[tuple[str, ...], list[int]] = {}
+    written: dict[tuple[str, ...], list[int]] = {}
+    for number, place in enumerate(places):
+        numbers.setdefault(place.parts, []).append(number)
+        if place.is_written:
+            written.setdefault(place.parts, []).append(number)
+
+    pairs: set[tuple[int, int]] = set()
+    for number, place in enumerate(places):
+        outer = numbers if place.is_written else written
+        for length in range(len(place.parts) + 1):
+            for other in outer.get(place.parts[:length], ()):
+                if other != number:
+                    pairs.add((min(number, other), max(number, other)))
+    return [(places[first], places[second]) for first, second in sorted(pairs)]
 
 
 def _beside(source: DataPlace, output: DataPlace) -> str:

@@ -99,7 +99,7 @@ class MetricPatterns:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
                     patterns[name] = re.compile(text)
-            # Before a submit, the rule CT206 reports it as well.
+            # Before a submit, the rule CT216 reports it as well.
             except (re.error, OverflowError, RecursionError) as error:
                 self.complaints.append(
                     f"cloudtrain: metric `{name}` is not read, because its pattern is not "

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloudtrain.code.secrets import rule_set, secrets_in
-from cloudtrain.code.suspects import LARGEST, suspects
+from cloudtrain.code.suspects import LARGEST, searched_sizes, suspects
 from cloudtrain.code.tree import Tree, scan
 from cloudtrain.plans.plan import Finding, Level
 from tests.code.credential_files import BASE64, HEX, Kind, Maker, kinds
@@ -125,6 +125,21 @@ def test_of_a_huge_file_the_beginning_is_searched(tmp_path: Path) -> None:
     padding = "0123456789\n" * (LARGEST // 11)
     assert found_in(tmp_path / "first", "a.txt", f"{value}\n{padding}")
     assert not found_in(tmp_path / "last", "a.txt", f"{padding}\n\n\n\n\n\n{value}\n")
+
+
+def test_of_much_data_a_sample_is_searched() -> None:
+    """Of code and settings everything, and of data too where there is little: a file of data more than that has a share
+    of its suffix's sample, and the first files have at least a kilobyte each."""
+    mib = 1 << 20
+    paths = ["train.py", "conf/a.yaml", "notes.txt", *(f"data/{number}.csv" for number in range(5000)), None]
+    little = [mib, mib, mib, *([1000] * 5000), mib]
+    much = [mib, mib, 50_000, *([40_000] * 5000), mib]
+    assert searched_sizes(paths, little) == [LARGEST] * 5003 + [0]
+    searched = searched_sizes(paths, much)
+    assert searched[:3] == [LARGEST] * 3
+    assert searched[3] == 1024
+    assert 0 < sum(searched[3:]) <= 64 << 10
+    assert searched_sizes(["a.bin", "b.BIN"], [200 * mib, mib]) == [32 << 10] * 2
 
 
 def test_text_of_windows_is_searched(tmp_path: Path) -> None:

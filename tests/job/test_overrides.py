@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cloudtrain as ct
-from cloudtrain.errors import shortened
+from cloudtrain.errors import dotted, shortened
 from cloudtrain.job.file import parse_job
 from tests.hints import no_field, one_of, suggested, wrong_type
 
@@ -116,16 +116,51 @@ def test_what_cannot_hold_the_field_is_replaced(
     assert found == value
 
 
-def test_later_overrides_win() -> None:
-    """They are applied in their order."""
-    assert job("name=b", "name=c").name == "c"
+UNDONE = [
+    (("resources.instance_count=1", "resources=null"), "resources"),
+    (("name=b", "name=c"), "name"),
+    (("inputs.a.local=x", "inputs={}"), "inputs"),
+    (("arguments[0]=a", "arguments=[b]"), "arguments"),
+    (("hyperparameters.lr=1", "hyperparameters.lr=null"), "hyperparameters.lr"),
+    (("environment.variables.A=1", "environment={framework: pytorch}"), "environment"),
+    (("distribution.type=mpi", "distribution.options=-x", "distribution.type=torch"), "distribution.type"),
+    (("distribution={type: mpi, options: -x}", "distribution.type=torch"), "distribution.type"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("overrides", "path"), UNDONE)
+def test_an_override_that_undoes_another_is_refused(overrides: tuple[str, ...], path: str) -> None:
+    """The message names both, and the place is the later one's."""
+    with pytest.raises(ct.JobError) as caught:
+        job(*overrides)
+    (problem,) = [problem for problem in caught.value.problems if problem.code == "CT069"]
+    assert dotted(problem.path) == path
+    assert problem.file == f"--set {overrides[-1]}"
+    assert f"`--set {overrides[-1]}`" in problem.message
+    assert f"`--set {overrides[-2]}`" in problem.message or len(overrides) > 2
+
+
+def test_overrides_that_add_to_each_other_are_applied_in_order() -> None:
+    """A parent and then its fields, a cleared parent, one of all targets, the same twice."""
+    found = job(
+        "hyperparameters={a: 1}", "hyperparameters.b=2", "resources=null", "resources.instance_count=2",
+        "resources.instance_type=x", "resources.instance_type.azureml=y", "name=b", "name=b",
+    )  # fmt: skip
+    assert found.hyperparameters == {"a": 1, "b": 2}
+    assert found.resources.instance_count == 2
+    assert found.resources.instance_type is not None
+    assert [found.resources.instance_type.of(name) for name in ("sagemaker", "azureml")] == [
+        "x",
+        "y",
+    ]
+    assert found.name == "b"
 
 
 def test_the_version_of_smp_is_a_number() -> None:
     """`--set distribution.version=1` is the 1 that the field asks for."""
-    assert job(
-        "distribution={type: smp, version: 2}", "distribution.version=1"
-    ).distribution == ct.SMP(version=1)
+    assert job("distribution={type: smp}", "distribution.version=1").distribution == ct.SMP(
+        version=1
+    )
 
 
 LAYOUT = "write `--set resources.instance_count=4`"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.job.syntax import options_of_script
+from cloudtrain.job.options import options_of_script
 
 REPOSITORY = Path(__file__).parents[2]
 

@@ -107,6 +107,14 @@ def groups(*spans: str, cpu: str = "ml.c5.18xlarge", **more: Any) -> dict[str, A
     } | more
 
 
+def grouped(*named: list[str]) -> dict[str, Any]:
+    """Inputs of the job, each with the groups that receive it."""
+    return {
+        f"part{number}": {"sagemaker": "s3://b-bucket/x/", "instance_groups": groups}
+        for number, groups in enumerate(named)
+    }
+
+
 def retired(name: str) -> SageMakerAccount:
     """An account whose owner has written into `instances.toml` that a type is retired."""
     return account(
@@ -224,6 +232,16 @@ MACHINE_CASES: dict[str, tuple[Case, Case, str]] = {
     "SM218": (
         job(resources={"instance_preferences": ["ml.g5.xlarge"]}, **SPOT), job(resources={"instance_preferences": ["ml.g5.xlarge"]}),
         "remove `spot`",
+    ),
+    "SM219": (
+        job(resources=groups("gpu"), distribution=MPI, inputs=grouped(["gpu"], [])),
+        job(resources=groups("gpu"), distribution=MPI, inputs=grouped(["gpu"], ["other"])),
+        "instance_groups: [gpu, other]",
+    ),
+    "SM220": (
+        job(resources=groups(), sagemaker_overrides={"ResourceConfig": {"InstanceType": "ml.p4d.24xlarge"}}),
+        job(resources=groups(), sagemaker_overrides={"ResourceConfig": {"VolumeSizeInGB": 50}}),
+        "write the machines under `resources` alone",
     ),
     "SM524": (
         Case({"resources": {"instance_preferences": [{"instance_type": "ml.p5.48xlarge", "training_plan": PLAN}]}}, {"training_plan": PLAN}),

@@ -77,6 +77,11 @@ CASES: dict[str, tuple[Case, Case, str]] = {
         Case(files={"train.py": "try:\n    get_ipython()\nexcept NameError:\n    pass\n"}),
         "delete the line",
     ),
+    "CT215": (
+        Case(files={"train.py": "# coding: klingon\n"}),
+        Case(files={"train.py": "# -*- coding: latin-1 -*-\n"}),
+        "python -m py_compile train.py",
+    ),
     "CT405": (
         Case(files={"train.py": "open('out/a.txt', 'w')\n"}),
         Case(files={"train.py": "import os\nos.makedirs('out')\nopen('out/a.txt', 'w')\n"}),
@@ -107,6 +112,9 @@ CASES: dict[str, tuple[Case, Case, str]] = {
     ),
     "CT206": (
         Case({"metrics": {"loss": "loss=[0-9.]+"}}), Case({"metrics": {"loss": "loss=([0-9.]+)"}}), "loss=([0-9.eE+-]+)",
+    ),
+    "CT216": (
+        Case({"metrics": {"loss": "(loss=([0-9"}}), Case({"metrics": {"loss": "loss=([0-9.]+)"}}), "loss=([0-9.eE+-]+)",
     ),
     "CT207": (
         Case({"environment": {"image": "not an image!! ;"}}),
@@ -237,8 +245,8 @@ CASES: dict[str, tuple[Case, Case, str]] = {
     ),
 }  # fmt: skip
 
-OF_PROCESSING = {"CT521", "CT522", "CT531"}
-"""Rules with cases in tests of processing jobs, because they look at another kind of job, or at earlier runs."""
+OF_PROCESSING = {"CT521", "CT522", "CT531", "CT532"}
+"""Rules with cases in tests of processing jobs, because they look at another kind of job, at earlier runs, or at sweeps."""
 
 ELSEWHERE = {"LO207", "CT213", "CT208", "CT403", "CT302", "CT303", "CT306", "LO103"}
 """Rules with tests of their own below, because a case needs more than a job."""

@@ -7,7 +7,7 @@ same machines.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -22,6 +22,7 @@ from cloudtrain.lifecycle.sweeps.study import needs_optuna, propose, require_opt
 from cloudtrain.machines.table import over
 from cloudtrain.plans.plan import Finding, Plan, PlannedTrial
 from cloudtrain.plans.states import SWEEP, TUNER
+from cloudtrain.rules.engine import finding_of
 from cloudtrain.rules.values import values_to_hide
 from cloudtrain.system.plugins import part
 from cloudtrain.targets.common.compiling import run_name, submission_key
@@ -241,7 +242,7 @@ class ReadySweep:
             summary=(*summary, *plan.summary),
             notes=tuple(notes),
             uploads=(*plan.uploads, *self.first.uploads),
-            findings=tuple(map(self._placed, first.findings)),
+            findings=(*map(self._placed, first.findings), *_beyond_reach(self.sweep)),
             settings=first.settings,
             hidden=values_to_hide(self.first.work.view),
         )
@@ -324,3 +325,13 @@ def _summary(sweep: Sweep, plan: Plan, driver: str, cost: float | None) -> list[
             text += f", and `max_cost` is ${sweep.max_cost:,.2f}"
         rows.append(("cost", text))
     return rows
+
+
+def _beyond_reach(sweep: Sweep) -> Iterator[Finding]:
+    """Yield a finding for each number of trials that the sweep cannot reach."""
+    count = sweep.trial_count
+    for field in ("trials", "parallel"):
+        number = getattr(sweep, field) or 0
+        if number > count:
+            message = f"`{field}` is {number:,}, and the sweep has {count:,} trials in all"
+            yield finding_of("CT532", message, f"write `{field}: {count}`", (field,))

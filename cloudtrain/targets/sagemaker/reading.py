@@ -520,10 +520,14 @@ class SageMakerReading(Reading):
     def input_of(self, channel: object) -> str | None:
         """Return the name of the job's input for a channel; None if the channel is not from an
         input."""
+        return self._inputs_by_channel.get(channel) if isinstance(channel, str) else None
+
+    @cached_property
+    def _inputs_by_channel(self) -> Mapping[str, str]:
+        names: dict[str, str] = {}
         for name, item in self.job.inputs.items():
-            if (item.channel or name) == channel:
-                return name
-        return None
+            names.setdefault(item.channel or name, name)
+        return names
 
     def _uris(self) -> Iterator[tuple[str, str, object, ValuePath]]:
         """Yield the kind, name, address and path in the job of each place of the request, also of

@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cloudtrain.errors import TargetError, did_you_mean
+from cloudtrain.errors import TargetError, did_you_mean, shortened
 from cloudtrain.job.model import format_duration, parse_time
+from cloudtrain.job.training import TrainingJob
 from cloudtrain.machines.table import NodeKind
 from cloudtrain.plans.plan import Finding, Plan
 from cloudtrain.rules.engine import declare_all, finding_of
 from cloudtrain.targets.slurm.runner import Runner, find_errors
+from cloudtrain.targets.slurm.script import QUESTION, needed_modules
+from cloudtrain.targets.slurm.settings import Slurm
 
 declare_all(Path(__file__).with_suffix(".toml"))
 
@@ -40,8 +43,9 @@ class Partition:
     idle: int = 0
 
 
-def check(runner: Runner, plan: Plan) -> list[Finding]:
-    """Ask the cluster whether it would accept the job, and when it could start."""
+def check(runner: Runner, job: TrainingJob, settings: Slurm, plan: Plan) -> list[Finding]:
+    """Ask the cluster whether it would accept the job, and when it could start, and the interpreter
+    whether it has what the job's launcher needs."""
     shared_dir = str(plan.request["folder"]).rpartition("/runs/")[0]
     options = plan.request["argv"][2:-1]  # without `sbatch --parsable` and the script
     script = str(plan.request["script"]).encode()
@@ -50,7 +54,85 @@ def check(runner: Runner, plan: Plan) -> list[Finding]:
     except TargetError as error:
         return [finding_of("SL902", error.message, error.hint)]
     lines = answer.decode("utf-8", "replace").splitlines()
-    return list(_findings_in(lines, plan.request["options"], shared_dir))
+    findings = list(_findings_in(lines, plan.request["options"], shared_dir))
+    return findings + _ask_interpreter(runner, job, settings, plan)
+
+
+def _ask_interpreter(
+    runner: Runner, job: TrainingJob, settings: Slurm, plan: Plan
+) -> list[Finding]:
+    """Return what the job's interpreter lacks, as the login node sees it. Nothing is asked about a
+    container, nor about a path relative to the code."""
+    python = settings.python
+    modules = needed_modules(job)
+    image = job.environment.image
+    is_in_image = settings.container is not None and image is not None and image.of("slurm")
+    is_relative = "/" in python and not python.startswith("/")
+    if is_in_image or is_relative or not modules:
+        return []
+
+    environment = plan.request.get("environment")
+    if environment is not None:
+        is_built = runner.run("used", environment["folder"]).strip()
+        if is_built:
+            python = f"{environment['folder']}/bin/python"
+        else:
+            modules = []  # it is asked once it is built
+    setup = "\n".join(settings.setup).encode()
+    try:
+        answer = runner.run("ask", python, "-c", QUESTION, *modules, stdin=setup)
+    except TargetError as error:
+        return [finding_of("SL902", error.message, error.hint)]
+    lines = answer.decode("utf-8", "replace").splitlines()
+    return list(_interpreter_findings(lines, python, job))
+
+
+def _interpreter_findings(lines: Sequence[str], python: str, job: TrainingJob) -> Iterator[Finding]:
+    """Yield the findings in the output of the script `ask`."""
+    values: dict[str, str] = {}
+    missing: list[str] = []
+    for line in lines:
+        word, _, rest = line.partition(" ")
+        if word == "@python":  # what is before it was printed by the lines of `setup`
+            values.clear()
+            missing.clear()
+        values[word] = rest
+        if word == "@missing":
+            missing.append(rest)
+
+    version = values.get("@python")
+    if version is None:
+        code = values.get("@code")
+        said = "; ".join(line for line in lines if line and not line.startswith("@"))
+        message = (
+            f"`{python}` cannot be asked what it has: {find_errors(said) or 'it said nothing'}"
+        )
+        if code == "124":
+            message = f"`{python}` did not answer within a minute"
+        is_sure = code in ("126", "127")  # bash found no such program, or cannot run it
+        yield finding_of("SL908" if is_sure else "SL902", message, _ANOTHER_PYTHON)
+        return
+
+    for text in missing:
+        module, _, error = text.partition(" ")
+        message = f"`{python}` cannot import `{module}`, which the job needs: {error}"
+        yield finding_of("SL908", shortened(message, 300), _ANOTHER_PYTHON)
+    if "@cpu" in values and job.resources.gpus_per_instance:
+        message = f"the torch of `{python}` is built for CPUs, and the job asks for GPUs"
+        yield finding_of("SL908", message, "install a torch that is built for CUDA or ROCm")
+
+    numbers = tuple(map(int, version.split(".")[:2]))
+    wanted = job.environment.python
+    if numbers < _OLDEST:
+        message = f"`{python}` is Python {version}, and `cloudtrain.runtime` needs 3.9 or newer"
+        yield finding_of("SL908", message, _ANOTHER_PYTHON)
+    elif wanted is not None and not f"{version}.".startswith(f"{wanted}."):
+        message = f"`{python}` is Python {version}, and the job is made for {wanted}"
+        yield finding_of("SL909", message, _ANOTHER_PYTHON, ("environment", "python"))
+
+
+_ANOTHER_PYTHON = "set `python` or `setup` in `[slurm]` to an environment that has it"
+_OLDEST = (3, 9)
 
 
 def _findings_in(

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
+from pathlib import Path
 from shlex import quote
 
 from cloudtrain.job.distribution import MPI, Horovod, TensorFlow
@@ -372,6 +373,12 @@ def batch_script(run: ClusterRun, launch: BatchLaunch) -> str:
     if settings.rendezvous_host is not None:  # a line for each node, all with this name
         hosts += f" | while read -r _; do echo {quote(settings.rendezvous_host)}; done"
 
+    names = ""
+    if run.job.distribution.type == "tensorflow":
+        names = 'export CLOUDTRAIN_HOSTS="${all[*]}"\n'
+    elif launch.title == "torchrun":
+        names = 'export CLOUDTRAIN_HOSTS="$head"\n'
+
     exports = _exports(run.variables)
     if run.environment:
         programs = quote(run.python.removesuffix("/python"))
@@ -389,6 +396,7 @@ def batch_script(run: ClusterRun, launch: BatchLaunch) -> str:
         run=quote(run.folder),
         bundle=quote(run.bundle),
         hosts=hosts,
+        names=names,
         signal="" if is_mpi(run.job) else _SIGNAL,
         grace=grace,
         minutes=grace // 60 + 1,
@@ -428,7 +436,33 @@ def install_script(run: ClusterRun, environment: BuiltEnvironment) -> str:
         exports=_exports(variables),
         python=quote(environment.python),
         file=quote(environment.requirements),
+        question=quote(QUESTION),
+        modules=" ".join(needed_modules(run.job)),
     )
+
+
+QUESTION = Path(__file__).with_name("shell").joinpath("ask.py.txt").read_text("utf-8")
+"""Python code, for version 2 as well, which prints the versions of Python and of modules."""
+
+_MODULES = {
+    "torch": ("torch",),
+    "deepspeed": ("torch", "deepspeed"),
+    "horovod": ("horovod",),
+    "tensorflow": ("tensorflow",),
+}
+"""The modules without which the launcher or the ranks of a distribution end at once."""
+
+
+def needed_modules(job: TrainingJob) -> list[str]:
+    """Return the modules that the interpreter of a job must be able to import."""
+    modules = [*_MODULES.get(job.distribution.type, ())]
+    if getattr(job.distribution, "launch", "") == "mpi":
+        modules.append("mpi4py")
+    if job.environment.framework == "pytorch":
+        modules.append("torch")
+    if job.environment.framework == "tensorflow":
+        modules.append("tensorflow")
+    return list(dict.fromkeys(modules))
 
 
 def _setup(settings: Slurm) -> str:

@@ -335,9 +335,8 @@ class SlurmService(Service):
         self._state_dir = state_dir
         self._pace = pace
 
-    # The plan's request holds what job and settings say.
-    def check(self, job: TrainingJob, settings: Slurm, plan: Plan) -> list[Finding]:  # noqa: ARG002
-        return check(self._runner(SlurmAccount.parse(plan.place)), plan)
+    def check(self, job: TrainingJob, settings: Slurm, plan: Plan) -> list[Finding]:
+        return check(self._runner(SlurmAccount.parse(plan.place)), job, settings, plan)
 
     def can_check(self, settings: Slurm) -> bool:
         return settings.shared_dir is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from cloudtrain.errors import InPlace
@@ -75,9 +76,7 @@ def channels_repeat(subject: Subject) -> Iterator[Fault]:
     Each channel is a folder `/opt/ml/input/data/NAME`. The channel `code` brings the bundle if
     cloudtrain's own launcher starts the job, or if the container has no network.
     """
-    names = _channel_names(subject)
-    for name in dict.fromkeys(names):
-        count = names.count(name)
+    for name, count in Counter(_channel_names(subject)).items():
         if count < 2 or not isinstance(name, str):
             continue
         message = f"the channel `{name}` comes {count} times"

@@ -3,22 +3,32 @@ job."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 
 from cloudtrain.errors import InPlace, NearName, did_you_mean, join_names
-from cloudtrain.job.model import exact_duration, format_duration
+from cloudtrain.job.model import OVERRIDES, exact_duration, format_duration
 from cloudtrain.machines.choose import MachineGroup
 from cloudtrain.machines.table import instance_named, instance_types
 from cloudtrain.plans.plan import Level
 from cloudtrain.plans.processes import Processes
 from cloudtrain.rules import machines as shared
-from cloudtrain.rules.engine import Fault, Subject, ValuePath, mapping_at, rule, text_at
+from cloudtrain.rules.engine import (
+    Fault,
+    Subject,
+    ValuePath,
+    mapping_at,
+    rows_at,
+    rule,
+    text_at,
+    value_at,
+)
 from cloudtrain.rules.facts import counterpart
 from cloudtrain.rules.job import short_wait, wait_shorter_than_run
 from cloudtrain.rules.machines import over_ethernet
 from cloudtrain.runtime.sagemaker_launcher.variables import RDMA_FAMILIES
 from cloudtrain.targets.sagemaker.catalogue.images import numbers
+from cloudtrain.targets.sagemaker.fields import CHANNELS, MACHINES
 from cloudtrain.targets.sagemaker.reading import read
 from cloudtrain.targets.sagemaker.rules.distribution import devices_of, distribution_ignored
 
@@ -261,18 +271,74 @@ def unknown_group(subject: Subject) -> Iterator[Fault]:
     no instance receives the input.
     """
     known = [group.name for group in subject.reading.resources.instance_groups]
-    named: dict[ValuePath, tuple[str, ...]] = {
-        ("resources", "distribution_groups"): subject.job.resources.distribution_groups
-    }
-    for name, item in subject.job.inputs.items():
-        named["inputs", name, "instance_groups"] = item.instance_groups
+    named: list[tuple[ValuePath, Sequence[str]]] = []
+    named.append((("resources", "distribution_groups"), subject.job.resources.distribution_groups))
+    for channel in rows_at(subject.plan.request, CHANNELS):
+        named.append(((*_channel_path(subject, channel), "instance_groups"), _groups_of(channel)))
 
-    for place, names in named.items():
+    for place, names in named:
         for index, name in enumerate(names):
             if name not in known:
                 near = did_you_mean(name, known)
                 hint = near or "add it to `resources.instance_groups`, or remove it here"
                 yield Fault(f"the job has no instance group `{name}`", hint, (*place, index))
+            elif name in names[:index]:
+                message = f"the instance group `{name}` is named twice"
+                yield Fault(message, "remove one", (*place, index))
+
+
+@rule("SM219", Level.ERROR)
+def channels_without_group(subject: Subject) -> Iterator[Fault]:
+    """Some inputs name instance groups, and others do not.
+
+    If one channel names the groups that receive it, the service refuses a job in which another
+    channel names none: "Some channels have assigned instance groups". cloudtrain names all groups
+    for the channels that it adds itself, such as the one with the code. A file system cannot be
+    given to groups at all.
+    """
+    channels = rows_at(subject.plan.request, CHANNELS)
+    if not any(map(_groups_of, channels)):
+        return
+    names = [group.name for group in subject.reading.resources.instance_groups]
+    for channel in channels:
+        if _groups_of(channel):
+            continue
+        message = f"`{channel.get('ChannelName')}` names no instance group, and other inputs do"
+        hint = f"write `instance_groups: [{', '.join(names)}]` under it"
+        if value_at(channel, "DataSource", "FileSystemDataSource"):
+            hint = "remove `instance_groups` from the other inputs; a file system takes none"
+        yield Fault(message, InPlace(hint), _channel_path(subject, channel))
+
+
+@rule("SM220", Level.ERROR)
+def machines_named_again(subject: Subject) -> Iterator[Fault]:
+    """The overrides name the machines in a second way.
+
+    The service takes one instance type with its count, or instance groups, or instance preferences,
+    and refuses a request that has two of them.
+    """
+    config = mapping_at(subject.plan.request, MACHINES)
+    ways = [
+        key for key in ("InstanceGroups", "InstancePreferences", "InstanceType") if config.get(key)
+    ]
+    if len(ways) > 1:
+        message = f"`ResourceConfig` has {join_names(ways)}, of which the service takes one"
+        path = (subject.reading.service + OVERRIDES, MACHINES)
+        yield Fault(message, "write the machines under `resources` alone", path)
+
+
+def _groups_of(channel: Mapping[str, object]) -> list[str]:
+    """Return the names of the groups that receive a channel; none if all do."""
+    names = value_at(channel, "DataSource", "S3DataSource", "InstanceGroupNames")
+    return names if isinstance(names, list) else []
+
+
+def _channel_path(subject: Subject, channel: Mapping[str, object]) -> ValuePath:
+    """Return the path of the input of a channel, or of the overrides that set it."""
+    name = read(subject).input_of(channel.get("ChannelName"))
+    if name is None or subject.reading.override_of(CHANNELS):
+        return (subject.reading.service + OVERRIDES, CHANNELS)
+    return ("inputs", name)
 
 
 @rule("SM213", Level.ERROR)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -281,8 +282,8 @@ def reserved_tag(subject: Subject) -> Iterator[Fault]:
         message = f"the tag `{RUN_TAG}` is cloudtrain's own"
         yield Fault(message, "remove it, or use another key", ("tags", RUN_TAG))
 
-    keys = [str(tag.get("Key")) for tag in rows_at(subject.plan.request, "Tags")]
-    for key in dict.fromkeys(keys):
+    keys = Counter(str(tag.get("Key")) for tag in rows_at(subject.plan.request, "Tags"))
+    for key, count in keys.items():
         path = ("sagemaker_overrides", "Tags")
         if key in subject.job.tags:
             path = ("tags", key)
@@ -291,7 +292,6 @@ def reserved_tag(subject: Subject) -> Iterator[Fault]:
             better = key[4:] or "team"
             yield Fault(message, f"write `{better}`", path)
 
-        count = keys.count(key)
         if count > 1:
             yield Fault(f"the tag `{key}` comes {count} times", "remove all but one", path)
 

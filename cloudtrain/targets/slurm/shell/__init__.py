@@ -12,6 +12,8 @@ launcher mixes the lines of several ranks.
     task        a task of TensorFlow. Parameter servers never exit, so the script stops them when
                 the chief has ended
     begin       exits at once if the job was asked to stop before the script had started
+    names       exits at once if the node cannot resolve a host name that its ranks need: torchrun
+                would wait for minutes
     wait        a SIGTERM interrupts bash's `wait`, so it is repeated while the program saves
     leave       a task that was asked to stop exits with 0, because srun kills all tasks when one
                 task fails, and other tasks may still be saving. The first failure's exit code goes
@@ -38,6 +40,8 @@ becomes free only when no request is in transit.
               script removes at the same time. The exit code is 3 if there is no such file or
               folder.
     nodes     prints one line for each node and each of its partitions
+    ask       runs an interpreter in a login shell, after the lines of the setting `setup` on stdin;
+              `ask.py.txt` is what it is asked
     look      prints the result of `sbatch --test-only`, and the cluster's partitions; reads the
               batch script from stdin
 """

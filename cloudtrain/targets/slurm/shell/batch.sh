@@ -52,7 +52,7 @@ export TORCH_ELASTIC_SHUTDOWN_TIMEOUT=@grace@
 export SLURM_EXPORT_ENV=ALL SLURM_CPU_BIND=none
 mapfile -t all < <(hosts_of_job)
 head=${all[0]}
-port=$((20000 + (SLURM_JOB_ID * 7) % 10000))
+@names@port=$((20000 + (SLURM_JOB_ID * 7) % 10000))
 @secrets@@before@
 status=143
 if [ -z "$told" ]; then
@@ -66,6 +66,7 @@ if [ -z "$told" ]; then
 fi
 
 trap '' TERM
+if [ -z "$told" ] && [ -s "$logs/broken" ]; then note "broken $(cat "$logs/broken")"; exit 1; fi
 [ -z "$told" ] || kill -KILL "$watchdog" 2>/dev/null
 @again@case "$told" in
   "") note "ended $status"; exit "$status" ;;

@@ -14,3 +14,5 @@ PYTHONPATH="$code" @python@ -m cloudtrain.runtime.install @file@ --into @folder@
 # A package that is installed as `-e` is read from the code.
 shopt -s nullglob
 if grep -qsF "$code" @folder@/lib/python*/site-packages/{*.pth,__editable__*} </dev/null; then trap - EXIT; fi
+missing=$(PYTHONPATH= @folder@/bin/python -c @question@ @modules@ 2>/dev/null </dev/null | sed -n 's/^@missing //p' | head -n 1)
+[ -z "$missing" ] || { echo "error: the new environment cannot import ${missing/ / (})"; exit 1; }

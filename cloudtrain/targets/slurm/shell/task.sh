@@ -1,4 +1,5 @@
 source begin.sh
+source names.sh
 number=$SLURM_PROCID rank=$SLURM_PROCID
 unset SLURM_PROCID SLURM_LOCALID
 if [ "$CLOUDTRAIN_SERVERS" = 0 ]; then kind=worker
