@@ -425,7 +425,7 @@ def price_of(instances: Iterable[Counted], *, any_of: bool = False) -> Price | N
             price = instance.machine_price
         if price is None:
             return None
-        rates.append(price * count)
+        rates.append(price * max(count, 0))
     if not rates:
         return None
     return Price(max(rates) if any_of else sum(rates), exact)

@@ -21,10 +21,12 @@ from cloudtrain.errors import JobError, Problem
 from cloudtrain.job.data import is_local_path, is_run_input
 from cloudtrain.job.file import anchored
 from cloudtrain.job.training import BUNDLED, TrainingJob
+from cloudtrain.machines.spending import FREE, Spending
 from cloudtrain.plans.plan import Bundle, CompileContext, Finding, Level, Plan, Upload
 from cloudtrain.plans.states import RunState
 from cloudtrain.rules.engine import Subject, check_plan, join_names, rule_named
 from cloudtrain.rules.facts import declared_places
+from cloudtrain.rules.machines import spending_of
 from cloudtrain.rules.values import named_secrets, values_to_hide
 from cloudtrain.system.files import links_to
 from cloudtrain.system.plugins import DEFAULT_TARGET, part, target_names
@@ -344,6 +346,7 @@ class Ready:
         uploads: data on this machine that the job reads.
         installation: the packages that the job installs, or why it does not install those of a file
             beside it.
+        times: how often the job is started: as the first trial of a sweep, for all trials.
     """
 
     work: AnyJob
@@ -357,6 +360,7 @@ class Ready:
     awaited: tuple[Awaited, ...] = ()
     uploads: tuple[Upload, ...] = ()
     installation: Installation | Unusable | None = None
+    times: int = 1
 
     def to_json(self) -> dict[str, object]:
         """Return what the plans of this and of similar jobs depend on besides the job, as JSON
@@ -443,6 +447,12 @@ class Ready:
         findings = check_plan(self._subject(plan), ignore=self.ignore)
         placed = tuple(map(self._place, findings))
         return replace(plan, findings=placed, hidden=values_to_hide(self.work.view))
+
+    def spending(self, plan: Plan) -> Spending:
+        """Return the most that `times` requests like that of `plan` can spend."""
+        if not self.where.target.facts.is_paid:
+            return FREE
+        return spending_of(self._subject(plan).reading, self.times)
 
     def hourly_price(self, plan: Plan) -> float | None:
         """Return the list price in US dollars per hour for all instances; None if the target is
@@ -553,7 +563,7 @@ class Ready:
         work = self.work
         processing = None if isinstance(work, TrainingJob) else work
         reading = where.target.read(work.view, where.settings, where.account, plan, processing)
-        return Subject(reading, where.target, where.settings, self.tree)
+        return Subject(reading, where.target, where.settings, self.tree, self.times)
 
     def _place(self, finding: Finding) -> Finding:
         """Return the finding with its position in the job's file, and a hint in its syntax."""

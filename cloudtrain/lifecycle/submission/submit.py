@@ -26,7 +26,7 @@ from cloudtrain.job.training import BUNDLED
 from cloudtrain.lifecycle.past.sent import JobSource, SameCode, code_of, keep_plan, settings_of
 from cloudtrain.lifecycle.preparing.hidden import is_hidden, texts_of
 from cloudtrain.lifecycle.preparing.prepare import NAMELESS, NAMELESS_SWEEP, prepare
-from cloudtrain.lifecycle.store.records import JobRecord, Origin, labels_of, origin_here
+from cloudtrain.lifecycle.store.records import JobRecord, Origin, Outlay, labels_of, origin_here
 from cloudtrain.lifecycle.store.schema import open_store
 from cloudtrain.lifecycle.store.store import RunRecord, Store
 from cloudtrain.lifecycle.submission.once import (
@@ -40,12 +40,13 @@ from cloudtrain.lifecycle.submission.once import (
 from cloudtrain.plans.plan import Plan, Upload, hide
 from cloudtrain.plans.states import AFTER, TRIAL, TUNER
 from cloudtrain.rules.engine import join_names
+from cloudtrain.rules.machines import over_cap, spending_of, without_price
 from cloudtrain.rules.values import values_to_hide
 from cloudtrain.system.git import Commit, Differences, commit_of, git_timeout
 from cloudtrain.targets.common.compiling import run_name, submission_key
 from cloudtrain.targets.contract import BundleWriter, Service, Tuner
 from cloudtrain.targets.registry import service_of
-from cloudtrain.targets.settings import Settings
+from cloudtrain.targets.settings import CAPS, Settings, TargetSettings
 from cloudtrain.targets.where import Where
 from cloudtrain.version import __version__
 
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from cloudtrain.lifecycle.preparing.prepare import Ready
     from cloudtrain.lifecycle.sweeps.plan import ReadySweep
     from cloudtrain.lifecycle.sweeps.service import Specification
+    from cloudtrain.machines.spending import Spending
     from cloudtrain.plans.states import Trial
 
 
@@ -129,8 +131,11 @@ def make_sending(
         if difference is not None:  # git has answered in time
             store.keep_difference(name, difference)
 
+    def outlay(plan: Plan) -> Outlay:
+        return outlay_of(ready.spending(plan), ready.where.settings)
+
     origin = origin_here(Path.cwd(), project=original.folder, labels=ready.labels)
-    return Sending(service, key, here.submitter, tree, plan_of, record, watch, finish)
+    return Sending(service, key, here.submitter, tree, plan_of, outlay, record, watch, finish)
 
 
 def make_rerun(
@@ -176,7 +181,8 @@ def make_rerun(
         changes = {"job_name": plan.job_name, "findings": []}
         return _record_rerun(store, row, old_record, plan, changes)
 
-    return Sending(service, key, here.submitter, code, plan_of, record, watch)
+    outlay = _outlay_of_record(old_record, here)
+    return Sending(service, key, here.submitter, code, plan_of, outlay, record, watch)
 
 
 @contextmanager
@@ -206,7 +212,7 @@ def make_changed_rerun(
 
     service = service_of(row.target, here)
     with code_of(old_record, row.ref, service) as tree:
-        ready = prepare(job, Where.of(settings, here), ignore=ignore, tree=tree)
+        ready = prepare(job, _where_again(settings, here), ignore=ignore, tree=tree)
 
         def plan_of(store: Store, counter: int) -> Plan:
             plan = ready.plan(counter, store.salt)
@@ -222,8 +228,11 @@ def make_changed_rerun(
             origin = _origin_of_rerun(store, row)._replace(labels=ready.labels)
             return origin, new_record._replace(rerun_of=row.name)
 
+        def outlay(plan: Plan) -> Outlay:
+            return outlay_of(ready.spending(plan), ready.where.settings)
+
         code = SameCode(old_record, row.ref, service)
-        yield Sending(service, ready.key, here.submitter, code, plan_of, record, watch)
+        yield Sending(service, ready.key, here.submitter, code, plan_of, outlay, record, watch)
 
 
 def make_continuation(
@@ -257,7 +266,8 @@ def make_continuation(
     key = TUNER + submission_key(plan_as(NAMELESS_SWEEP))
     code = SameCode(old_record, row.ref, tuner)
     plan_of = _named_by(plan_as, row.job_name, key, here)
-    return Sending(tuner, key, here.submitter, code, plan_of, record, watch)
+    outlay = _outlay_of_record(old_record, here)
+    return Sending(tuner, key, here.submitter, code, plan_of, outlay, record, watch)
 
 
 def make_trial(
@@ -286,8 +296,12 @@ def make_trial(
         commit = _recorded_commit(sweep)
         return origin, keep_plan(with_files, ready.work, plan, commit, JobSource(sweep.file))
 
+    def outlay(plan: Plan) -> Outlay:
+        spending = ready.spending(plan)
+        return outlay_of(spending, ready.where.settings)._replace(sweep=specification.name)
+
     submitter = ready.where.here.submitter
-    return Sending(ready.service, key, submitter, code, plan_of, record, watch)
+    return Sending(ready.service, key, submitter, code, plan_of, outlay, record, watch)
 
 
 def make_repetition(
@@ -297,18 +311,18 @@ def make_repetition(
     code: BundleWriter,
     here: Settings,
 ) -> Sending:
-    """Return the submission of a run that repeats another with changes. `plan_as` returns the plan
-    for a run name."""
+    """Return the submission of a run on this machine that repeats another with changes. `plan_as`
+    returns the plan for a run name."""
     key = submission_key(plan_as(NAMELESS))
     plan_of = _named_by(plan_as, job_name, key, here)
-    return Sending(service, key, here.submitter, code, plan_of)
+    return Sending(service, key, here.submitter, code, plan_of, lambda _: Outlay())
 
 
 def make_delayed(
     order: Order, service: Service, code: BundleWriter, *, watch: Watch = SILENT
 ) -> Sending:
     """Return the submission of a run that has waited for others. It keeps the name that it waited
-    under."""
+    under, and its outlay, which was recorded under this name when it began to wait."""
     plan = order.plan
 
     def plan_of(_: Store, counter: int) -> Plan:
@@ -317,7 +331,51 @@ def make_delayed(
             raise TargetError(message, hint="submit the job again", code="CT945")
         return plan
 
-    return Sending(service, order.key, order.submitter, code, plan_of, watch=watch)
+    submitter = order.submitter
+    return Sending(service, order.key, submitter, code, plan_of, lambda _: Outlay(), watch=watch)
+
+
+def outlay_of(spending: Spending, settings: TargetSettings) -> Outlay:
+    """Return what a submission takes of the caps in `settings`.
+
+    Raises:
+        UsageError: it can spend more than a cap, or that is not known (CT069).
+    """
+
+    def check(spent: float) -> None:
+        faults = [*without_price(spending, settings, settings.type)]
+        fault = over_cap(spending, settings, spent)
+        for item in (*faults, fault):
+            if item is not None:
+                raise UsageError(item.message, hint=item.hint, code="CT069")
+
+    check(0.0)
+    has_cap = getattr(settings, "max_cost_per_day", None) is not None
+    return Outlay(spending.most, spending.pool, check=check if has_cap else None)
+
+
+def _where_again(settings: TargetSettings, here: Settings) -> Where:
+    """Return where a run is sent again: with its settings, but under the caps of today."""
+    names = set(CAPS) & type(settings).model_fields.keys()
+    uncapped = settings.replace(**dict.fromkeys(names))
+    return Where.of(here.capped(uncapped), here)
+
+
+def _outlay_of_record(record: JobRecord, here: Settings) -> Callable[[Plan], Outlay]:
+    """Return a `Sending.outlay` for a request that is sent again as it is in `record`."""
+
+    def outlay(plan: Plan) -> Outlay:
+        settings = settings_of(record)
+        assert settings is not None, "a run with secrets is refused"
+        where = _where_again(settings, here)
+        if not where.target.facts.is_paid:
+            return Outlay()
+        work = _make_job(record.kind, record.prepared or record.job)
+        job = cast("AnyJob", getattr(work, "job", work))
+        reading = where.target.read(job.view, where.settings, where.account, plan, None)
+        return outlay_of(spending_of(reading), where.settings)
+
+    return outlay
 
 
 def _named_by(

@@ -19,7 +19,7 @@ from cloudtrain.job.sweep import MAX_TRIALS, Sweep
 from cloudtrain.lifecycle.preparing.prepare import NAMELESS_SWEEP, PlaceOf, Ready, prepare
 from cloudtrain.lifecycle.sweeps.service import Specification, SweepService, trial_name
 from cloudtrain.lifecycle.sweeps.study import needs_optuna, propose, require_optuna, shown_values
-from cloudtrain.machines.table import over
+from cloudtrain.machines.spending import Spending, exceeds
 from cloudtrain.plans.plan import Finding, Plan, PlannedTrial
 from cloudtrain.plans.states import SWEEP, TUNER
 from cloudtrain.rules.values import values_to_hide
@@ -70,6 +70,7 @@ def prepare_sweep(
         problem = Problem(("job", "inputs"), message, hint, code="CT021")
         raise _refused([problem], place_of)
 
+    first = replace(first, times=sweep.trial_count)
     original = sweep.model_copy(update={"job": original_job})
     sweep = sweep.model_copy(update={"job": first.work})
     return ReadySweep(sweep, original, first, place_of)
@@ -96,6 +97,8 @@ def _is_too_large(first: Ready) -> bool:
 
 def _path_in_sweep(sweep: Sweep, path: tuple[str | int, ...]) -> tuple[str | int, ...]:
     """Convert the path of a field in a trial's job to its path in the sweep."""
+    if path == ("trials",):
+        return path
     if path[:1] == ("hyperparameters",) and path[1:2] and path[1] in sweep.search:
         return ("search", path[1])
     return ("job", *path)
@@ -225,7 +228,7 @@ class ReadySweep:
         first = self.first.plan(1, salt)
         name = run_name(self.sweep.name, self.key, self.where.here.submitter, salt, counter)
         plan = self.draft.renamed(name)
-        cost = self._cost()
+        cost = self.spending(plan).most
         self._check_budget(cost)
 
         who = f"{self.where.target.title}'s own tuner"
@@ -261,20 +264,16 @@ class ReadySweep:
         first = self.first.check_online(self.first.draft.renamed(plan.run_name), ask=ask)
         return plan.with_findings((*plan.findings, *first.findings))
 
-    def _cost(self) -> float | None:
-        """Return the most US dollars that all trials can cost; None if a price or the time limit is
-        not known."""
-        if not self.where.target.facts.is_paid:
-            return 0.0
-        hourly, seconds = self.first.rate_and_limit()
-        if hourly is None or seconds is None:
-            return None
-        return over(hourly, seconds) * self.sweep.trial_count
+    def spending(self, plan: Plan) -> Spending:
+        """Return the most that all trials can spend."""
+        if self.is_driven:
+            return self.first.spending(self.first.draft)
+        return replace(self.first, times=1).spending(plan)  # the request says how many trials
 
     def _check_budget(self, cost: float | None) -> None:
         """Raise JobError if the trials can cost more than `max_cost`, or if that is not known."""
         budget = self.sweep.max_cost
-        if budget is None or (cost is not None and cost <= budget):
+        if budget is None or (cost is not None and not exceeds(cost, budget)):
             return
         if cost is None:
             message = "the cost of a trial is not known, so `max_cost` cannot be enforced"

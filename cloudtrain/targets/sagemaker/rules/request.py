@@ -440,16 +440,18 @@ def default_runtime(subject: Subject) -> Iterator[Fault]:
 @rule("SM412", Level.ERROR)
 @about_money
 def over_budget(subject: Subject) -> Iterator[Fault]:
-    """The job could cost more than the budget.
+    """This could spend more than your cap.
 
-    `max_cost` is compared with the list price of all instances over the whole `max_runtime`; spot
-    capacity costs less. If SageMaker's price is unknown, cloudtrain uses the lower price of the EC2
-    machine. Prices come from the catalogue or from your own `instances.toml`.
+    `max_cost` and `max_cost_per_day` are compared with the list price of everything that the
+    request pays for: all instances over the whole `max_runtime`, times the trials of a sweep, the
+    warm pool (`keep_alive`), and the instances of debugger and profiler rules. Spot capacity costs
+    less; waiting for it costs nothing. `max_runtime` holds for all retries of a job together.
+    Prices come from the catalogue or from your own `instances.toml`.
     """
     return shared.over_budget(subject)
 
 
-rule("SM413", Level.WARNING)(shared.budget_without_price)
+rule("SM413", Level.ERROR)(shared.budget_without_price)
 
 
 @rule("SM414", Level.NOTICE)

@@ -1,0 +1,76 @@
+"""The most that a request can spend: its machines, how long each is billed, and how often."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import inf
+from typing import NamedTuple
+
+from cloudtrain.machines.choose import Machines
+
+
+class Use(NamedTuple):
+    """Machines that a request pays for.
+
+    Attributes:
+        machines: the machines of one start.
+        seconds: the longest billed time of one start; None if nothing limits it.
+        times: how often they start, such as the number of trials; None if unknown.
+        is_pool: whether they only wait for another job, after this one has ended.
+    """
+
+    machines: Machines
+    seconds: int | None
+    times: int | None = 1
+    is_pool: bool = False
+
+    @property
+    def cost(self) -> float | None:
+        """The most US dollars at list prices; None if unknown."""
+        try:
+            price = self.machines.price
+            if price is None or not price.exact or self.times is None:
+                return None
+            if self.seconds is None or self.seconds < 0:
+                return None
+            return price.over(self.seconds) * self.times
+        except OverflowError:  # an override may hold a count of any length
+            return inf
+
+
+class Spending(NamedTuple):
+    """Everything that a submission pays for, in US dollars at list prices.
+
+    Attributes:
+        most: the most that it can spend; None if unknown.
+        pool: the part of `most` that is spent after the end of its jobs, which no bill of a job
+            contains.
+    """
+
+    uses: tuple[Use, ...]
+    most: float | None
+    pool: float
+
+    @classmethod
+    def of(cls, uses: Iterable[Use]) -> Spending:
+        """Return the sum. Without machines nobody knows what is paid for."""
+        uses = tuple(uses)
+        most: float | None = 0.0 if uses else None
+        pool = 0.0
+        for use in uses:
+            cost = use.cost
+            most = None if most is None or cost is None else most + cost
+            if use.is_pool and cost is not None:
+                pool += cost
+        return cls(uses, most, pool)
+
+
+FREE = Spending((), 0.0, 0.0)
+"""The spending on a target that costs nothing."""
+
+_ROUNDING = 1e-9
+
+
+def exceeds(amount: float, cap: float) -> bool:
+    """Return whether an amount is above a cap by more than the sums are rounded."""
+    return amount > cap * (1 + _ROUNDING)
