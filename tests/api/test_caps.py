@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pytest
@@ -31,7 +32,7 @@ class Case(NamedTuple):
     is no job, or `allowed`."""
 
     expected: float | str
-    job: dict[str, Any] = {}
+    job: Mapping[str, Any] = MappingProxyType({})
     project: str = ""
     own: str = CAP
     sweep: dict[str, Any] | None = None
@@ -61,7 +62,12 @@ def config(**cells: Any) -> dict[str, Any]:
 
 
 GRID = {"search": {"seed": {"choice": list(range(1, 11))}}, "strategy": "grid"}
-SERVICE = {"search": {"seed": {"int": [1, 999]}}, "strategy": "random", "trials": 500, "objective": {"maximize": "acc"}}
+SERVICE = {
+    "search": {"seed": {"int": [1, 999]}},
+    "strategy": "random",
+    "trials": 500,
+    "objective": {"maximize": "acc"},
+}
 PLAN = "arn:aws:sagemaker:us-west-2:111122223333:training-plan/big"
 GROUP = {"InstanceGroupName": "a", "InstanceType": "ml.p4d.24xlarge", "InstanceCount": 1}
 
@@ -184,7 +190,11 @@ def test_a_cap_holds(name: str, clean_environment: Path) -> None:
             ct.plan(job, target, profile=case.profile)
         return
     found = ct.plan(job, target, profile=case.profile).findings
-    codes = {item.code: item.message for item in found if item.code in ("SM412", "SM413", "AZ412", "AZ413")}
+    codes = {
+        item.code: item.message
+        for item in found
+        if item.code in ("SM412", "SM413", "AZ412", "AZ413")
+    }
     assert all(item.level is Level.ERROR for item in found if item.code in codes)
 
     said = " ".join(codes.values())
@@ -201,7 +211,9 @@ def test_a_cap_holds(name: str, clean_environment: Path) -> None:
         assert float(amount[1].replace(",", "")) == pytest.approx(case.expected, abs=0.011)
 
 
-@pytest.mark.parametrize("cap", ["0", "-5", "nan", "inf", "1e400", "'10 USD'", "'$10'", "'ten'", "[10]"])
+@pytest.mark.parametrize(
+    "cap", ["0", "-5", "nan", "inf", "1e400", "'10 USD'", "'$10'", "'ten'", "[10]"]
+)
 @pytest.mark.parametrize("field", ["max_cost", "max_cost_per_day"])
 def test_a_cap_that_is_none_is_refused(field: str, cap: str, clean_environment: Path) -> None:
     """Whoever writes it means a bound, so it is never taken for none."""

@@ -45,6 +45,7 @@ from cloudtrain.plans.states import (
 from cloudtrain.plans.status import run_document, state_cell
 from cloudtrain.targets.contract import Tuner
 from cloudtrain.targets.registry import target_of
+from cloudtrain.targets.settings import load_settings
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -169,29 +170,31 @@ class SweepRun(Run):
 
     @contextmanager
     def _outlay_for(self, more: int) -> Iterator[None]:
-        """Take the outlay of `more` trials from the caps; give it back if the block fails.
+        """Take the outlay of `more` trials from the caps, and of a sweep that has ended also that
+        of the trials that it has not sent; give it back if the block fails.
 
         Raises:
             UsageError: a cap does not allow it (CT069).
         """
-        if not more or not target_of(self.target).facts.is_paid:
+        has_ended = self.status().state.is_final
+        if not (more or has_ended) or not target_of(self.target).facts.is_paid:
             yield
             return
         from cloudtrain.lifecycle.submission.submit import outlay_of
 
-        settings = self._settings.target(self.target)
+        settings = load_settings().target(self.target)
         with open_store(self._settings.state_dir) as store:
             most = store.outlay_of(self.name)
             total = int(self.status().metrics.get("trials", 0))
+            added = (most or 0.0) / max(1, total) * more
             if most is not None:
-                most = most / max(1, total) * more
+                most = added + (store.set_aside(self.name) if has_ended else 0.0)
             outlay = outlay_of(Spending((), most, 0.0), settings)
-            store.extend_outlay(self.name, self.target, outlay)
+            store.extend_outlay(self.name, self.target, added, outlay)
             try:
                 yield
             except BaseException:
-                back = Outlay(-(outlay.most or 0.0))
-                store.extend_outlay(self.name, self.target, back)
+                store.extend_outlay(self.name, self.target, -added, Outlay())
                 raise
 
     def _check_budget(self, more: int, hint: str) -> None:

@@ -132,7 +132,7 @@ class Outlay(NamedTuple):
     Attributes:
         most: the most that it can spend; None if unknown.
         pool: the part of it that is spent after its end, which no bill of its run contains.
-        sweep: the sweep on this machine whose trial it is; its part of the sweep's outlay.
+        sweep: the sweep on this machine whose trial it is, and whose outlay pays for it.
         check: called with what the other submissions of 24 hours take. It raises an error if
             nothing may be sent. None without a cap for them.
     """

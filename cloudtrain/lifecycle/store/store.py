@@ -27,6 +27,7 @@ from cloudtrain.lifecycle.store.records import (
     as_text,
     location_in,
 )
+from cloudtrain.machines.spending import exceeds
 from cloudtrain.plans.states import AFTER, REHEARSAL, SWEEP, TRIAL, RunRef, RunState, RunStatus
 from cloudtrain.system.processes import Moment, ProcessLock, read_clock
 
@@ -326,14 +327,18 @@ class Store:
         row = self._db.execute("SELECT most FROM outlays WHERE name = ?", (name,)).fetchone()
         return None if row is None else as_amount(row[0])
 
-    def extend_outlay(self, name: str, target: str, outlay: Outlay) -> None:
-        """Add an outlay to that of a sweep. Raises the error of `outlay.check`."""
+    def set_aside(self, sweep: str) -> float:
+        """Return what a sweep on this machine can spend on the trials that it has not sent."""
+        query = "SELECT TOTAL(most) FROM outlays WHERE sweep = ?"
+        of_trials: float = self._db.execute(query, (sweep,)).fetchone()[0]
+        return max(0.0, (self.outlay_of(sweep) or 0.0) - of_trials)
+
+    def extend_outlay(self, name: str, target: str, more: float, outlay: Outlay) -> None:
+        """Add `more` dollars to the outlay of a sweep. Raises the error of `outlay.check`."""
         with self._writing():
             if outlay.check is not None:
-                outlay.check(self._committed(target, Outlay()))
-            self._db.execute(
-                "UPDATE outlays SET most = most + ? WHERE name = ?", (outlay.most, name)
-            )
+                outlay.check(self._committed(target))
+            self._db.execute("UPDATE outlays SET most = most + ? WHERE name = ?", (more, name))
 
     def keep_outputs(self, name: str, outputs: Mapping[str, str]) -> None:
         """Replace the recorded outputs of a run. `outputs` maps their names to their locations."""
@@ -572,45 +577,42 @@ class Store:
         return self._clock().wall
 
     def _spend(self, name: str, target: str, outlay: Outlay) -> None:
-        """Record the outlay of a submission. Raises the error of `outlay.check`."""
-        if outlay.check is not None:
-            outlay.check(self._committed(target, outlay))
+        """Record the outlay of a submission. Raises the error of `outlay.check`, which is not asked
+        for a trial that its sweep has money for."""
+        is_paid = bool(outlay.sweep) and not exceeds(
+            outlay.most or 0.0, self.set_aside(outlay.sweep)
+        )
+        if outlay.check is not None and not is_paid:
+            outlay.check(self._committed(target))
         self._db.execute(
             "INSERT OR REPLACE INTO outlays (name, target, at, most, pool, sweep)"
             " VALUES (?, ?, ?, ?, ?, ?)",
             (name, target, self.now(), *outlay[:3]),
         )
 
-    def _committed(self, target: str, outlay: Outlay) -> float:
+    def _committed(self, target: str) -> float:
         """Return what the submissions of the last 24 hours to a target can spend: the bill of a run
         that has one, else the most. A sweep on this machine and a run that waits for others count
-        until they have ended, because they start runs later. What the sweep of `outlay` has set
-        aside for it does not count."""
-        part_of_sweep = dict(
-            self._db.execute("SELECT sweep, TOTAL(most) FROM outlays WHERE sweep != '' GROUP BY 1")
-        )
+        until they have ended, because they start runs later."""
         rows = self._db.execute(
-            "SELECT outlays.name, most, pool, key, state, hourly, billable_seconds, cost"
+            "SELECT outlays.name, key, state, most, pool, hourly, billable_seconds, cost"
             " FROM outlays LEFT JOIN runs USING (name) LEFT JOIN money USING (name)"
             " WHERE outlays.target = ? AND (at > ? OR (state NOT IN"
             f" ({_ENDED}) AND (key GLOB '{AFTER}*' OR key GLOB '{SWEEP}*')))",
             (target, self.now() - _DAY),
-        )
+        ).fetchall()
 
         total = 0.0
-        for name, *amounts, key, state, hourly, seconds, cost in rows:
-            most, pool = (as_amount(amount) or 0.0 for amount in amounts)
-            bill = Money(*map(as_amount, (hourly, seconds, cost)))
+        for name, key, state, *amounts in rows:
+            most, pool, *bill = map(as_amount, amounts)
+            billed = Money(*bill).amount
             has_ended = state not in UNFINISHED
-            if (key or "").startswith(SWEEP):
-                aside = 0.0 if has_ended else max(0.0, most - part_of_sweep.get(name, 0.0))
-                if name == outlay.sweep:
-                    aside = max(0.0, aside - (outlay.most or 0.0))
-                total += aside
-            elif has_ended and bill.amount is not None:
-                total += bill.amount + pool
+            if as_text(key).startswith(SWEEP):
+                total += 0.0 if has_ended else self.set_aside(name)
+            elif has_ended and billed is not None:
+                total += billed + (pool or 0.0)
             else:
-                total += most
+                total += most or 0.0
         return total
 
     def _check_still_there(self) -> None:

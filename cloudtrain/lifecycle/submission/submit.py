@@ -46,7 +46,7 @@ from cloudtrain.system.git import Commit, Differences, commit_of, git_timeout
 from cloudtrain.targets.common.compiling import run_name, submission_key
 from cloudtrain.targets.contract import BundleWriter, Service, Tuner
 from cloudtrain.targets.registry import service_of
-from cloudtrain.targets.settings import CAPS, Settings, TargetSettings
+from cloudtrain.targets.settings import CAPS, Settings, TargetSettings, load_settings
 from cloudtrain.targets.where import Where
 from cloudtrain.version import __version__
 
@@ -355,10 +355,11 @@ def outlay_of(spending: Spending, settings: TargetSettings) -> Outlay:
 
 
 def _where_again(settings: TargetSettings, here: Settings) -> Where:
-    """Return where a run is sent again: with its settings, but under the caps of today."""
+    """Return where a run is sent again: with its settings, but under the caps that the settings
+    files hold now."""
     names = set(CAPS) & type(settings).model_fields.keys()
     uncapped = settings.replace(**dict.fromkeys(names))
-    return Where.of(here.capped(uncapped), here)
+    return Where.of(load_settings().capped(uncapped), here)
 
 
 def _outlay_of_record(record: JobRecord, here: Settings) -> Callable[[Plan], Outlay]:
