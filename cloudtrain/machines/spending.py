@@ -7,6 +7,7 @@ from math import inf
 from typing import NamedTuple
 
 from cloudtrain.machines.choose import Machines
+from cloudtrain.machines.table import over
 
 
 class Use(NamedTuple):
@@ -28,12 +29,10 @@ class Use(NamedTuple):
     def cost(self) -> float | None:
         """The most US dollars at list prices; None if unknown."""
         try:
-            price = self.machines.price
-            if price is None or not price.exact or self.times is None:
+            hourly = self.machines.hourly
+            if hourly is None or self.times is None or self.seconds is None or self.seconds < 0:
                 return None
-            if self.seconds is None or self.seconds < 0:
-                return None
-            return price.over(self.seconds) * self.times
+            return over(hourly, self.seconds) * self.times
         except OverflowError:  # an override may hold a count of any length
             return inf
 
@@ -52,17 +51,30 @@ class Spending(NamedTuple):
     pool: float
 
     @classmethod
-    def of(cls, uses: Iterable[Use]) -> Spending:
-        """Return the sum. Without machines nobody knows what is paid for."""
-        uses = tuple(uses)
-        most: float | None = 0.0 if uses else None
-        pool = 0.0
+    def of(cls, uses: Iterable[Use], times: int = 1) -> Spending:
+        """Return the sum of `times` equal requests. Without machines nobody knows what is paid
+        for."""
+        counted = []
         for use in uses:
+            count = None if use.times is None else use.times * times
+            counted.append(use._replace(times=count))
+
+        most: float | None = 0.0 if counted else None
+        pool = 0.0
+        for use in counted:
             cost = use.cost
             most = None if most is None or cost is None else most + cost
-            if use.is_pool and cost is not None:
-                pool += cost
-        return cls(uses, most, pool)
+            if use.is_pool:
+                pool += cost or 0.0
+        return cls(tuple(counted), most, pool)
+
+    def text(self, *, is_spot: bool) -> str:
+        """Return the line of a plan about its cost."""
+        if self.most is None:
+            return "unknown: the catalogue has no price of this type"
+        spot = ", less on spot capacity" if is_spot else ""
+        pool = f", of it ${self.pool:,.2f} for the warm pool" if self.pool else ""
+        return f"at most ${self.most:,.2f} at list prices{spot}{pool}"
 
 
 FREE = Spending((), 0.0, 0.0)

@@ -8,7 +8,7 @@ with its own docstring, which calls the shared rule.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from datetime import date
@@ -20,8 +20,8 @@ from cloudtrain.job.distribution import NoDistribution, TensorFlow, launcher_of
 from cloudtrain.job.model import OVERRIDES, format_duration
 from cloudtrain.machines.choose import MachineGroup
 from cloudtrain.machines.overlay import type_named
-from cloudtrain.machines.spending import Spending, Use, exceeds
-from cloudtrain.machines.table import InstanceType, Price
+from cloudtrain.machines.spending import Spending, exceeds
+from cloudtrain.machines.table import InstanceType, over
 from cloudtrain.plans.processes import Processes
 from cloudtrain.rules.engine import (
     Fault,
@@ -67,14 +67,14 @@ def no_limit(subject: Subject, ends_it: str) -> Iterator[Fault]:
     run = subject.reading.longest_run
     if run is None or subject.reading.max_runtime is not None:
         return
-    price = machines.price
-    if price is None:
+    hourly = machines.hourly
+    if hourly is None:
         gpus = [group.gpus * group.count for group in machines.groups]
         is_dear = max(gpus, default=0) >= _MANY_GPUS
         cost = ""
     else:
-        is_dear = price.over(run) >= _DEAR
-        cost = f": {_dollars(price, 3600)} an hour, {cost_text(price, run)}"
+        is_dear = over(hourly, run) >= _DEAR
+        cost = f": ${hourly:,.2f} an hour, up to ${over(hourly, run):,.2f}"
     if is_dear:
         message = f"nothing ends the job before {ends_it} of {format_duration(run)}{cost}"
         yield Fault(message, InPlace("add for example `max_runtime: 4h`"), _limit_path(subject))
@@ -91,7 +91,7 @@ def over_budget(subject: Subject) -> Iterator[Fault]:
     if fault is None:
         return
     hint = fault.hint or ""
-    if spending.uses != tuple(_repeated(subject.reading.uses, subject.times)):
+    if spending != Spending.of(subject.reading.uses, subject.times):
         ignored = "a price in the project's `instances.toml` cannot lower the cost"
         hint += f"; {ignored}, one in the `instances.toml` beside your own `cloudtrain.toml` can"
     path = fault.path
@@ -116,36 +116,24 @@ def spending_of(reading: Reading, times: int = 1) -> Spending:
     cap counts. The project's `instances.toml` cannot lower them: whoever submits may edit it."""
     overlay = getattr(reading.account, "overlay", None) or ()
     own = [row for row in overlay if not row.is_of_project]
-    uses = _repeated(reading.uses, times)
     if len(own) == len(overlay):
-        return Spending.of(uses)
+        return Spending.of(reading.uses, times)
 
     def priced(group: MachineGroup) -> MachineGroup:
         if group.known is None:
             return group
-        listed = None
+        price = None
         with suppress(SettingsError):  # only the project's file makes a whole type of it
             listed = type_named(reading.target, group.instance_type, own)
-        price = None
-        if listed is not None and listed.price is not None:
-            price = max(listed.price, group.known.price or 0.0)
+            if listed is not None and listed.price is not None:
+                price = max(listed.price, group.known.price or 0.0)
         return replace(group, known=replace(group.known, price=price))
 
     at_own_prices = []
-    for use in uses:
+    for use in reading.uses:
         groups = tuple(map(priced, use.machines.groups))
-        machines = replace(use.machines, groups=groups)
-        at_own_prices.append(use._replace(machines=machines))
-    return Spending.of(at_own_prices)
-
-
-def _repeated(uses: Iterable[Use], times: int) -> list[Use]:
-    """Return the machines of `times` equal requests."""
-    repeated = []
-    for use in uses:
-        count = None if use.times is None else use.times * times
-        repeated.append(use._replace(times=count))
-    return repeated
+        at_own_prices.append(use._replace(machines=replace(use.machines, groups=groups)))
+    return Spending.of(at_own_prices, times)
 
 
 _CAPS = {"max_cost": "your cap", "max_cost_per_day": "your cap for 24 hours"}
@@ -175,7 +163,7 @@ def over_cap(spending: Spending, settings: Any, spent: float = 0.0) -> Fault | N
         if before:
             message += f" beside ${before:,.2f} of the last 24 hours"
         message += f", and {words} is ${cap:,.2f} ({where})"
-        path, change = _change(spending, cap - before)
+        path, change = change_for(spending, cap - before)
         return Fault(message, f"{change}, or raise `{name}`", path)
     return None
 
@@ -187,16 +175,16 @@ def without_price(spending: Spending, settings: Any, target: str) -> Iterator[Fa
         return
     unchecked = f"is not known, so `{capped[0]}` cannot be checked"
 
-    found = False
-    groups = [group for use in spending.uses for group in use.machines.groups]
-    for group in {group.instance_type: group for group in groups}.values():
-        name = group.instance_type
+    by_name: dict[str, MachineGroup] = {}
+    for use in spending.uses:
+        for group in use.machines.groups:
+            if group.known is None or group.known.price is None:
+                by_name[group.instance_type] = group
+    for name, group in by_name.items():
         if not name:
-            found = True
             hint = "name the type with `instance_type` under `resources`, on a cluster too"
             yield Fault(f"the instance type of the job {unchecked}", hint)
-        elif group.known is None or group.known.price is None:
-            found = True
+        else:
             size = "" if group.known else "`vcpus = 4`, `memory_gib = 16` and "
             row = f'`[{target}."{name}"]`'
             hint = (
@@ -204,7 +192,7 @@ def without_price(spending: Spending, settings: Any, target: str) -> Iterator[Fa
                 f"own `cloudtrain.toml`, or type `cloudtrain instances --refresh --target {target}`"
             )
             yield Fault(f"the price of `{name}` {unchecked}", hint, group.path)
-    if not found:
+    if not by_name:
         hint = "write `max_runtime`, and numbers of instances and trials, that can be read"
         yield Fault(f"what this can spend {unchecked}", hint)
 
@@ -222,7 +210,7 @@ def _factors(spending: Spending) -> str:
     return ", ".join(words)
 
 
-def _change(spending: Spending, left: float) -> tuple[ValuePath, str]:
+def change_for(spending: Spending, left: float) -> tuple[ValuePath, str]:
     """Return what to change so that a submission spends at most `left` dollars: the path of the
     largest factor, and what to type."""
     if not spending.uses:
@@ -234,7 +222,7 @@ def _change(spending: Spending, left: float) -> tuple[ValuePath, str]:
     times = first.times or 1
     trials = int(left / (most / times))
     if times > 1 and trials:
-        return ("trials",), f"start at most {trials} trials, shorten `max_runtime`"
+        return ("trials",), f"write `trials: {trials}`, shorten `max_runtime`"
     if spending.pool > most / 2:
         return (), "shorten or remove `keep_alive`"
 
@@ -250,17 +238,6 @@ def _limit_path(subject: Subject) -> ValuePath:
     if subject.job.max_runtime or subject.reading.max_runtime:
         return ("max_runtime",)
     return ()
-
-
-def cost_text(price: Price, seconds: int) -> str:
-    """Return the cost as text: `up to $1,234.56`."""
-    return f"up to {_dollars(price, seconds)}" if price.exact else _dollars(price, seconds)
-
-
-def _dollars(price: Price, seconds: int) -> str:
-    """Return the cost as text: `$1,234.56`, or `more than $1,234.56` if the price is not exact."""
-    dollars = f"${price.over(seconds):,.2f}"
-    return dollars if price.exact else f"more than {dollars}"
 
 
 # Rules about instance types: they must match the job's description and still be offered.

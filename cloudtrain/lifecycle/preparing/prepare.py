@@ -459,8 +459,7 @@ class Ready:
         free or the price is unknown."""
         if not self.where.target.facts.is_paid:
             return None
-        price = self._subject(plan).reading.machines.price
-        return price.hourly if price is not None and price.exact else None
+        return self._subject(plan).reading.machines.hourly
 
     def rate_and_limit(self) -> tuple[float | None, int | None]:
         """Return the price in US dollars per hour for all instances, and the maximum run time in

@@ -131,11 +131,10 @@ def make_sending(
         if difference is not None:  # git has answered in time
             store.keep_difference(name, difference)
 
-    def outlay(plan: Plan) -> Outlay:
-        return outlay_of(ready.spending(plan), ready.where.settings)
-
     origin = origin_here(Path.cwd(), project=original.folder, labels=ready.labels)
-    return Sending(service, key, here.submitter, tree, plan_of, outlay, record, watch, finish)
+    return Sending(
+        service, key, here.submitter, tree, plan_of, _outlay(ready), record, watch, finish
+    )
 
 
 def make_rerun(
@@ -228,10 +227,8 @@ def make_changed_rerun(
             origin = _origin_of_rerun(store, row)._replace(labels=ready.labels)
             return origin, new_record._replace(rerun_of=row.name)
 
-        def outlay(plan: Plan) -> Outlay:
-            return outlay_of(ready.spending(plan), ready.where.settings)
-
         code = SameCode(old_record, row.ref, service)
+        outlay = _outlay(ready)
         yield Sending(service, ready.key, here.submitter, code, plan_of, outlay, record, watch)
 
 
@@ -296,11 +293,8 @@ def make_trial(
         commit = _recorded_commit(sweep)
         return origin, keep_plan(with_files, ready.work, plan, commit, JobSource(sweep.file))
 
-    def outlay(plan: Plan) -> Outlay:
-        spending = ready.spending(plan)
-        return outlay_of(spending, ready.where.settings)._replace(sweep=specification.name)
-
     submitter = ready.where.here.submitter
+    outlay = _outlay(ready, specification.name)
     return Sending(ready.service, key, submitter, code, plan_of, outlay, record, watch)
 
 
@@ -343,15 +337,20 @@ def outlay_of(spending: Spending, settings: TargetSettings) -> Outlay:
     """
 
     def check(spent: float) -> None:
-        faults = [*without_price(spending, settings, settings.type)]
-        fault = over_cap(spending, settings, spent)
-        for item in (*faults, fault):
-            if item is not None:
-                raise UsageError(item.message, hint=item.hint, code="CT069")
+        unknown = next(without_price(spending, settings, settings.type), None)
+        fault = unknown or over_cap(spending, settings, spent)
+        if fault is not None:
+            raise UsageError(fault.message, hint=fault.hint, code="CT069")
 
     check(0.0)
     has_cap = getattr(settings, "max_cost_per_day", None) is not None
     return Outlay(spending.most, spending.pool, check=check if has_cap else None)
+
+
+def _outlay(ready: Ready | ReadySweep, sweep: str = "") -> Callable[[Plan], Outlay]:
+    """Return the `Sending.outlay` of a job or sweep, or of a trial of `sweep`."""
+    settings = ready.where.settings
+    return lambda plan: outlay_of(ready.spending(plan), settings)._replace(sweep=sweep)
 
 
 def _where_again(settings: TargetSettings, here: Settings) -> Where:

@@ -22,6 +22,7 @@ from cloudtrain.lifecycle.sweeps.study import needs_optuna, propose, require_opt
 from cloudtrain.machines.spending import Spending, exceeds
 from cloudtrain.plans.plan import Finding, Plan, PlannedTrial
 from cloudtrain.plans.states import SWEEP, TUNER
+from cloudtrain.rules.machines import change_for
 from cloudtrain.rules.values import values_to_hide
 from cloudtrain.system.plugins import part
 from cloudtrain.targets.common.compiling import run_name, submission_key
@@ -228,8 +229,8 @@ class ReadySweep:
         first = self.first.plan(1, salt)
         name = run_name(self.sweep.name, self.key, self.where.here.submitter, salt, counter)
         plan = self.draft.renamed(name)
-        cost = self.spending(plan).most
-        self._check_budget(cost)
+        spending = self.spending(plan)
+        self._check_budget(spending)
 
         who = f"{self.where.target.title}'s own tuner"
         if self.is_driven:
@@ -237,7 +238,7 @@ class ReadySweep:
             if needs_optuna(self.sweep):
                 require_optuna()
 
-        summary = _summary(self.sweep, plan, f"{who}: {self._tuner[1]}", cost)
+        summary = _summary(self.sweep, plan, f"{who}: {self._tuner[1]}", spending.most)
         notes = dict.fromkeys((*plan.notes, *first.notes))
         return replace(
             plan,
@@ -270,9 +271,10 @@ class ReadySweep:
             return self.first.spending(self.first.draft)
         return replace(self.first, times=1).spending(plan)  # the request says how many trials
 
-    def _check_budget(self, cost: float | None) -> None:
+    def _check_budget(self, spending: Spending) -> None:
         """Raise JobError if the trials can cost more than `max_cost`, or if that is not known."""
         budget = self.sweep.max_cost
+        cost = spending.most
         if budget is None or (cost is not None and not exceeds(cost, budget)):
             return
         if cost is None:
@@ -284,13 +286,7 @@ class ReadySweep:
         else:
             count = self.sweep.trial_count
             message = f"{count} trials can cost ${cost:,.2f}, and `max_cost` is ${budget:,.2f}"
-            per_trial = cost / count
-            fewer = int(budget / per_trial) if per_trial else 0
-            hint = "shorten the job's `max_runtime`, use smaller instances, or raise `max_cost`"
-            if fewer:
-                hint = (
-                    f"write `trials: {fewer}`, shorten the job's `max_runtime`, or raise `max_cost`"
-                )
+            hint = f"{change_for(spending, budget)[1]}, or raise `max_cost`"
         raise _refused([Problem(("max_cost",), message, hint, code="CT062")], self.place_of)
 
     def _placed(self, finding: Finding) -> Finding:

@@ -295,14 +295,8 @@ def instances(machines: Machines, *, together: bool = True) -> str:
 
 
 def cost(request: JsonMapping, account: SageMakerAccount) -> str:
-    """Return the maximum cost: all instances at list prices for the whole `max_runtime`, and the
-    warm pool."""
-    spending = Spending.of(uses_in(request, account))
-    if spending.most is None:
-        return "unknown: the catalogue has no price of this type"
-    spot = ", less on spot capacity" if request.get(SPOT) else ""
-    pool = f", of it ${spending.pool:,.2f} for the warm pool" if spending.pool else ""
-    return f"at most ${spending.most:,.2f} at list prices{spot}{pool}"
+    """Return the line about the most that the request can spend."""
+    return Spending.of(uses_in(request, account)).text(is_spot=bool(request.get(SPOT)))
 
 
 def _distribution_text(distribution: Distribution) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from cloudtrain.errors import did_you_mean
-from cloudtrain.job.model import format_duration, overrides_of
+from cloudtrain.job.model import overrides_of
 from cloudtrain.plans.plan import Level
 from cloudtrain.rules import machines as shared
 from cloudtrain.rules.engine import (
@@ -461,10 +461,8 @@ def warm_pool_costs(subject: Subject) -> Iterator[Fault]:
     Instances that wait for the next job cost as much as instances that train. You pay until another
     job uses them or `keep_alive` ends.
     """
-    keep = read(subject).seconds("KeepAlivePeriodInSeconds")
-    price = subject.reading.machines.price
-    if keep and price is not None:
-        cost = shared.cost_text(price, keep)
-        message = f"after the job, the warm pool costs {cost} in {format_duration(keep)}"
+    pool = shared.spending_of(subject.reading).pool
+    if pool:
+        message = f"after the job, the warm pool costs up to ${pool:,.2f}"
         hint = "remove `keep_alive` from the target's settings if no other job follows"
         yield Fault(message, hint)
