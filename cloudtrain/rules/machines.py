@@ -80,6 +80,12 @@ def no_limit(subject: Subject, ends_it: str) -> Iterator[Fault]:
         yield Fault(message, InPlace("add for example `max_runtime: 4h`"), _limit_path(subject))
 
 
+_OF_THE_PROJECT = (
+    "a price in the project's `instances.toml` cannot lower the cost, one in the `instances.toml` "
+    "beside your own `cloudtrain.toml` can"
+)
+
+
 @about_money
 def over_budget(subject: Subject) -> Iterator[Fault]:
     """The job could spend more than your cap.
@@ -90,14 +96,9 @@ def over_budget(subject: Subject) -> Iterator[Fault]:
     fault = over_cap(spending, subject.settings)
     if fault is None:
         return
-    hint = fault.hint or ""
     if spending != Spending.of(subject.reading.uses, subject.times):
-        ignored = "a price in the project's `instances.toml` cannot lower the cost"
-        hint += f"; {ignored}, one in the `instances.toml` beside your own `cloudtrain.toml` can"
-    path = fault.path
-    if path == ("max_runtime",):
-        path = _limit_path(subject)
-    yield fault._replace(hint=hint, path=path)
+        fault = fault._replace(hint=f"{fault.hint}; {_OF_THE_PROJECT}")
+    yield fault
 
 
 @about_money

@@ -454,19 +454,13 @@ class Ready:
             return FREE
         return spending_of(self._subject(plan).reading, self.times)
 
-    def hourly_price(self, plan: Plan) -> float | None:
-        """Return the list price in US dollars per hour for all instances; None if the target is
-        free or the price is unknown."""
-        if not self.where.target.facts.is_paid:
-            return None
-        return self._subject(plan).reading.machines.hourly
-
-    def rate_and_limit(self) -> tuple[float | None, int | None]:
+    def rate_and_limit(self, plan: Plan) -> tuple[float | None, int | None]:
         """Return the price in US dollars per hour for all instances, and the maximum run time in
         seconds. Unknown values are None; both are None if the target is free."""
         if not self.where.target.facts.is_paid:
             return None, None
-        return self.hourly_price(self.draft), self._subject(self.draft).reading.longest_run
+        reading = self._subject(plan).reading
+        return reading.machines.hourly, reading.longest_run
 
     def check_online(self, plan: Plan, *, ask: bool = True, may_wait: bool = False) -> Plan:
         """Return the plan with findings of the target about the plan and about the runs that the
