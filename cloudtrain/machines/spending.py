@@ -32,9 +32,10 @@ class Use(NamedTuple):
             hourly = self.machines.hourly
             if hourly is None or self.times is None or self.seconds is None or self.seconds < 0:
                 return None
-            return over(hourly, self.seconds) * self.times
-        except OverflowError:  # an override may hold a count of any length
-            return inf
+            cost = over(hourly, self.seconds) * self.times
+            return cost if cost < inf else None
+        except OverflowError:  # an override may hold a number of any length
+            return None
 
 
 class Spending(NamedTuple):

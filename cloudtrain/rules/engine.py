@@ -385,6 +385,11 @@ def about_money(check: _Check) -> _Check:
     return check
 
 
+def can_be_ignored(code: str) -> bool:
+    """Return whether `--ignore` accepts a code; codes that no rule has are left to others."""
+    return code not in registered or registered[code].check not in money_checks
+
+
 def rule(code: str, level: Level) -> Callable[[Check], Check]:
     """Return a decorator that registers a check under its code."""
 
@@ -503,7 +508,7 @@ def check_plan(
     """
     ignored = {rule_named(code) for code in ignore}
     for unwanted in ignored:
-        if unwanted.check in money_checks:
+        if not can_be_ignored(unwanted.code):
             message = f"`{unwanted.code}` keeps your budget, so it cannot be ignored"
             hint = (
                 "shorten `max_runtime`, use smaller instances, or raise the cap in your own "

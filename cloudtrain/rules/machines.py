@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from datetime import date
-from math import inf
 from typing import Any
 
 from cloudtrain.errors import InPlace, SettingsError
@@ -156,11 +155,9 @@ def over_cap(spending: Spending, settings: Any, spent: float = 0.0) -> Fault | N
 
         place = settings.cap_places.get(name)
         where = f"`{name}` in `{place}`" if place else f"`{name}`"
-        message = "this can spend any sum"
-        if most < inf:
-            message = f"this can spend up to ${most:,.2f}"
-            if spending.uses:
-                message += f" ({_factors(spending)})"
+        message = f"this can spend up to ${most:,.2f}"
+        if spending.uses:
+            message += f" ({_factors(spending)})"
         if before:
             message += f" beside ${before:,.2f} of the last 24 hours"
         message += f", and {words} is ${cap:,.2f} ({where})"
@@ -217,8 +214,6 @@ def change_for(spending: Spending, left: float) -> tuple[ValuePath, str]:
     if not spending.uses:
         return ("trials",), "start fewer trials"
     most = spending.most or 0.0
-    if most == inf:
-        return ("max_runtime",), "write smaller numbers"
     first = spending.uses[0]
     times = first.times or 1
     trials = int(left / (most / times))

@@ -46,6 +46,14 @@ def test_a_budget_cannot_be_ignored(cli: Cli, project: Path, command: str, code:
         )
 
 
+def test_a_refused_submit_does_not_offer_it(cli: Cli, project: Path) -> None:
+    """What is typed then would be refused again; an error that can be accepted says how."""
+    settings(project, f"[sagemaker]\nmax_cost = 10\n{ROLE}")
+    said = cli("submit", "job.yaml", "--target", "sagemaker", "--offline").err
+    assert "`cloudtrain explain SM412`" in said
+    assert "--ignore SM412" not in said
+
+
 def test_explain_does_not_offer_it(cli: Cli) -> None:
     """The page of a rule about the budget names no way to accept it; that of another rule does."""
     assert "--ignore" not in cli("explain", "SM412").out

@@ -37,15 +37,16 @@ from cloudtrain.lifecycle.submission.once import (
     find_service,
     send_once,
 )
+from cloudtrain.machines.spending import Spending
 from cloudtrain.plans.plan import Plan, Upload, hide
 from cloudtrain.plans.states import AFTER, TRIAL, TUNER
-from cloudtrain.rules.engine import join_names
+from cloudtrain.rules.engine import can_be_ignored, join_names
 from cloudtrain.rules.machines import over_cap, spending_of, without_price
 from cloudtrain.rules.values import values_to_hide
 from cloudtrain.system.git import Commit, Differences, commit_of, git_timeout
 from cloudtrain.targets.common.compiling import run_name, submission_key
 from cloudtrain.targets.contract import BundleWriter, Service, Tuner
-from cloudtrain.targets.registry import service_of
+from cloudtrain.targets.registry import service_of, target_of
 from cloudtrain.targets.settings import CAPS, Settings, TargetSettings, load_settings
 from cloudtrain.targets.where import Where
 from cloudtrain.version import __version__
@@ -57,7 +58,6 @@ if TYPE_CHECKING:
     from cloudtrain.lifecycle.preparing.prepare import Ready
     from cloudtrain.lifecycle.sweeps.plan import ReadySweep
     from cloudtrain.lifecycle.sweeps.service import Specification
-    from cloudtrain.machines.spending import Spending
     from cloudtrain.plans.states import Trial
 
 
@@ -211,7 +211,11 @@ def make_changed_rerun(
 
     service = service_of(row.target, here)
     with code_of(old_record, row.ref, service) as tree:
-        ready = prepare(job, _where_again(settings, here), ignore=ignore, tree=tree)
+        # under the caps that the settings files hold now
+        names = set(CAPS) & type(settings).model_fields.keys()
+        uncapped = settings.replace(**dict.fromkeys(names))
+        where = Where.of(load_settings().capped(uncapped), here)
+        ready = prepare(job, where, ignore=ignore, tree=tree)
 
         def plan_of(store: Store, counter: int) -> Plan:
             plan = ready.plan(counter, store.salt)
@@ -353,27 +357,21 @@ def _outlay(ready: Ready | ReadySweep, sweep: str = "") -> Callable[[Plan], Outl
     return lambda plan: outlay_of(ready.spending(plan), settings)._replace(sweep=sweep)
 
 
-def _where_again(settings: TargetSettings, here: Settings) -> Where:
-    """Return where a run is sent again: with its settings, but under the caps that the settings
-    files hold now."""
-    names = set(CAPS) & type(settings).model_fields.keys()
-    uncapped = settings.replace(**dict.fromkeys(names))
-    return Where.of(load_settings().capped(uncapped), here)
-
-
 def _outlay_of_record(record: JobRecord, here: Settings) -> Callable[[Plan], Outlay]:
-    """Return a `Sending.outlay` for a request that is sent again as it is in `record`."""
+    """Return the `Sending.outlay` of a request that is sent again as it is in `record`, under the
+    caps that the settings files hold now."""
 
     def outlay(plan: Plan) -> Outlay:
-        settings = settings_of(record)
-        assert settings is not None, "a run with secrets is refused"
-        where = _where_again(settings, here)
-        if not where.target.facts.is_paid:
+        if not target_of(plan.target).facts.is_paid:
             return Outlay()
-        work = _make_job(record.kind, record.prepared or record.job)
-        job = cast("AnyJob", getattr(work, "job", work))
-        reading = where.target.read(job.view, where.settings, where.account, plan, None)
-        return outlay_of(spending_of(reading), where.settings)
+        spending = Spending((), None, 0.0)
+        with suppress(JobError):  # an earlier version may have had other fields
+            where = Where.of(cast("TargetSettings", settings_of(record)), here)
+            work = _make_job(record.kind, record.prepared or record.job)
+            job = cast("AnyJob", getattr(work, "job", work))
+            reading = where.target.read(job.view, where.settings, where.account, plan, None)
+            spending = spending_of(reading)
+        return outlay_of(spending, load_settings().target(plan.target))
 
     return outlay
 
@@ -408,7 +406,9 @@ def stop_on_errors(plan: Plan) -> None:
     checks = "check" if len(texts) == 1 else "checks"
     message = f"{len(texts)} {checks} found an error, so nothing was sent"
     code = plan.errors[0].code
-    hint = f"`cloudtrain explain {code}` explains it, and `--ignore {code}` ignores it"
+    hint = f"`cloudtrain explain {code}` explains it"
+    if can_be_ignored(code):
+        hint += f", and `--ignore {code}` ignores it"
     raise PreflightError(message, findings=plan.findings, errors=texts, hint=hint)
 
 
