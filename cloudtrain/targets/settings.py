@@ -76,8 +76,10 @@ class TargetSettings(Model):
     def with_cap(self, name: str, amount: Any, place: str) -> Self:
         """Return the settings with the cap `amount`, which stands at `place`, unless they have a
         lower one. Raises `JobError` if it is not a sum of money."""
-        lower = self.replace(**{name: amount})
         own = getattr(self, name)
+        lower = self
+        if amount != own:  # what they have already is right, and checking it takes time
+            lower = self.replace(**{name: amount})
         if own is not None and getattr(lower, name) > own:
             return self
         return lower.from_files(self._files, {**self._cap_places, name: place})
