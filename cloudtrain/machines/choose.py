@@ -13,11 +13,10 @@ from cloudtrain.errors import JobError, Problem, ValuePath
 from cloudtrain.machines.table import (
     InstanceType,
     Interconnect,
-    Price,
     has_gpu,
+    hourly,
     instance_types,
     named_memory,
-    price_of,
     types_with_gpu,
     unknown_gpu,
 )
@@ -316,12 +315,11 @@ class Machines:
         return self._count(self.spanned)
 
     @property
-    def price(self) -> Price | None:
-        """The price of all machines; if the groups are preferences, the price of the most expensive
-        group. The price without the training service replaces an unknown price. None if that price
-        is unknown too."""
+    def hourly(self) -> float | None:
+        """The list price of all machines in US dollars per hour; if the groups are preferences, the
+        price of the dearest group. None if a price is unknown."""
         counts = [(group.known, group.count) for group in self.groups]
-        return price_of(counts, any_of=self.kind == "preferences")
+        return hourly(counts, any_of=self.kind == "preferences")
 
     def _count(self, groups: tuple[MachineGroup, ...]) -> int:
         """Return the number of machines in the groups; of preferences, the largest number."""

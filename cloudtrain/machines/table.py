@@ -388,47 +388,18 @@ Counted = tuple[InstanceType | None, int]
 """A type (None if the catalogue does not have it) and the number of its instances."""
 
 
-class Price(NamedTuple):
-    """A list price per hour in US dollars."""
-
-    hourly: float
-    exact: bool = True
-    """False if the price of a bare machine replaces an unknown price. The true price is then
-    higher."""
-
-    def over(self, seconds: float) -> float:
-        """Return the cost of `seconds` seconds in US dollars."""
-        return over(self.hourly, seconds)
-
-
-def hourly(instances: Iterable[Counted]) -> float | None:
-    """Return the list price per hour of all instances in US dollars; None if a price is unknown."""
-    price = price_of(instances)
-    return price.hourly if price is not None and price.exact else None
-
-
-def price_of(instances: Iterable[Counted], *, any_of: bool = False) -> Price | None:
-    """Return the total price per hour of `instances`. With `any_of`, only one element of
-    `instances` will be used, and the price of the most expensive one is returned.
-
-    If the price of a type is unknown, use its price without the training service. Return None if
-    that price is unknown too.
-    """
+def hourly(instances: Iterable[Counted], *, any_of: bool = False) -> float | None:
+    """Return the list price per hour of all instances in US dollars; with `any_of`, that of the
+    dearest element, because only one will be used. None if a price is unknown, or without
+    instances."""
     rates: list[float] = []
-    exact = True
     for instance, count in instances:
-        if instance is None:
+        if instance is None or instance.price is None:
             return None
-        price = instance.price
-        if price is None:
-            exact = False
-            price = instance.machine_price
-        if price is None:
-            return None
-        rates.append(price * count)
+        rates.append(instance.price * max(count, 0))
     if not rates:
         return None
-    return Price(max(rates) if any_of else sum(rates), exact)
+    return max(rates) if any_of else sum(rates)
 
 
 def over(hourly: float, seconds: float) -> float:

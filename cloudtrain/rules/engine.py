@@ -47,6 +47,7 @@ from cloudtrain.job.syntax import ScriptSyntax, read_syntax, script_file
 from cloudtrain.job.training import Resources, Spot, TrainingJob
 from cloudtrain.machines.choose import MachineGroup, Machines
 from cloudtrain.machines.overlay import type_named
+from cloudtrain.machines.spending import Use
 from cloudtrain.plans.plan import Finding, Level, Plan
 from cloudtrain.rules.facts import DataPlace, declared_places
 from cloudtrain.system.plugins import OWN_PACKAGE, PORTABLE, all_targets, package_of_target
@@ -208,6 +209,11 @@ class Reading:
         return Machines((MachineGroup(name, resources.instance_count, row, path=path),))
 
     @property
+    def uses(self) -> Sequence[Use]:
+        """The machines that the request pays for, and how long and how often."""
+        return [Use(self.machines, self.longest_run)]
+
+    @property
     def framework(self) -> str | None:
         """The framework of the request's image; None if unknown."""
         return self.job.environment.framework
@@ -249,6 +255,8 @@ class Subject:
     settings: Any
     """The settings of `target`."""
     tree: Tree
+    times: int = 1
+    """How often the job is started: the number of a sweep's trials."""
 
     @property
     def job(self) -> TrainingJob:
@@ -371,6 +379,11 @@ def about_money(check: _Check) -> _Check:
     return check
 
 
+def can_be_ignored(code: str) -> bool:
+    """Return whether `--ignore` accepts a code; codes that no rule has are left to others."""
+    return code not in registered or registered[code].check not in money_checks
+
+
 def rule(code: str, level: Level) -> Callable[[Check], Check]:
     """Return a decorator that registers a check under its code."""
 
@@ -489,10 +502,10 @@ def check_plan(
     """
     ignored = {rule_named(code) for code in ignore}
     for unwanted in ignored:
-        if unwanted.check in money_checks:
+        if not can_be_ignored(unwanted.code):
             message = f"`{unwanted.code}` keeps your budget, so it cannot be ignored"
             hint = (
-                "shorten `max_runtime`, use smaller instances, or raise `max_cost` in "
+                "shorten `max_runtime`, use smaller instances, or raise the cap in your own "
                 "`cloudtrain.toml`"
             )
             raise UsageError(message, hint=hint)

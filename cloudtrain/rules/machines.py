@@ -12,16 +12,19 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from datetime import date
+from typing import Any
 
 from cloudtrain.errors import InPlace, SettingsError
 from cloudtrain.job.distribution import NoDistribution, TensorFlow, launcher_of
 from cloudtrain.job.model import OVERRIDES, format_duration
-from cloudtrain.machines.choose import MachineGroup, Machines
+from cloudtrain.machines.choose import MachineGroup
 from cloudtrain.machines.overlay import type_named
-from cloudtrain.machines.table import InstanceType, Price
+from cloudtrain.machines.spending import Spending, exceeds
+from cloudtrain.machines.table import InstanceType, over
 from cloudtrain.plans.processes import Processes
 from cloudtrain.rules.engine import (
     Fault,
+    Reading,
     Subject,
     ValuePath,
     about_money,
@@ -63,99 +66,166 @@ def no_limit(subject: Subject, ends_it: str) -> Iterator[Fault]:
     run = subject.reading.longest_run
     if run is None or subject.reading.max_runtime is not None:
         return
-    price = machines.price
-    if price is None:
+    hourly = machines.hourly
+    if hourly is None:
         gpus = [group.gpus * group.count for group in machines.groups]
         is_dear = max(gpus, default=0) >= _MANY_GPUS
         cost = ""
     else:
-        is_dear = price.over(run) >= _DEAR
-        cost = f": {_dollars(price, 3600)} an hour, {cost_text(price, run)}"
+        is_dear = over(hourly, run) >= _DEAR
+        cost = f": ${hourly:,.2f} an hour, up to ${over(hourly, run):,.2f}"
     if is_dear:
         message = f"nothing ends the job before {ends_it} of {format_duration(run)}{cost}"
         yield Fault(message, InPlace("add for example `max_runtime: 4h`"), _limit_path(subject))
 
 
+_OF_THE_PROJECT = (
+    "a price in the project's `instances.toml` cannot lower the cost, one in the `instances.toml` "
+    "beside your own `cloudtrain.toml` can"
+)
+
+
 @about_money
 def over_budget(subject: Subject) -> Iterator[Fault]:
-    """The job could cost more than the budget.
+    """The job could spend more than your cap.
 
     The rule compares `max_cost` with the list price of all instances for the whole `max_runtime`.
     """
-    budget = getattr(subject.settings, "max_cost", None)
-    run = subject.reading.longest_run
-    machines = _for_budget(subject)
-    price = machines.price
-    if budget is None or price is None or run is None:
+    spending = spending_of(subject.reading, subject.times)
+    fault = over_cap(spending, subject.settings)
+    if fault is None:
         return
-    if price.over(run) <= budget:
-        return
-
-    cost = f"the job can cost {cost_text(price, run)} in {format_duration(run)}"
-    message = f"{cost}, and `max_cost` is ${budget:,.2f}"
-    file = getattr(subject.settings, "budget_file", None)
-    if file:
-        message += f" in `{file}`"
-
-    affordable = int(budget / price.hourly * 3600)
-    hint = "use fewer or smaller instances, or raise `max_cost`"
-    if affordable >= _SHORTEST:
-        hint = f"set `max_runtime` to at most `{format_duration(affordable)}`, or raise `max_cost`"
-    if machines != subject.reading.machines:
-        message += "; a price that the project's `instances.toml` lowers does not count"
-        hint += ", or write the price into the `instances.toml` beside your own `cloudtrain.toml`"
-    yield Fault(message, hint, _limit_path(subject))
+    if spending != Spending.of(subject.reading.uses, subject.times):
+        fault = fault._replace(hint=f"{fault.hint}; {_OF_THE_PROJECT}")
+    yield fault
 
 
 @about_money
 def budget_without_price(subject: Subject) -> Iterator[Fault]:
-    """The price is unknown, so cloudtrain cannot enforce the budget.
+    """The price is unknown, so cloudtrain cannot enforce your cap.
 
-    The catalogue has no price for the instance type. Write the price that you pay into
-    `instances.toml`.
+    The catalogue has no price for the instance type. Write the price that you pay into your own
+    `instances.toml`, or ask your account with `cloudtrain instances --refresh`.
     """
-    budget = getattr(subject.settings, "max_cost", None)
-    run = subject.reading.longest_run
-    machines = _for_budget(subject)
-    price = machines.price
-    if budget is None:
-        return
-    if price is not None and (price.exact or price.over(run or 0) > budget):
-        return
-    unchecked = "is not known, so `max_cost` cannot be checked"
+    spending = spending_of(subject.reading, subject.times)
+    return without_price(spending, subject.settings, subject.target.name)
 
-    by_type = {group.instance_type: group for group in machines.groups}
-    for name, group in by_type.items():
+
+def spending_of(reading: Reading, times: int = 1) -> Spending:
+    """Return what the finished request can spend if it is sent `times` times, at the prices that a
+    cap counts. The project's `instances.toml` cannot lower them: whoever submits may edit it."""
+    overlay = getattr(reading.account, "overlay", None) or ()
+    own = [row for row in overlay if not row.is_of_project]
+    if len(own) == len(overlay):
+        return Spending.of(reading.uses, times)
+
+    def priced(group: MachineGroup) -> MachineGroup:
+        if group.known is None:
+            return group
+        price = None
+        with suppress(SettingsError):  # only the project's file makes a whole type of it
+            listed = type_named(reading.target, group.instance_type, own)
+            if listed is not None and listed.price is not None:
+                price = max(listed.price, group.known.price or 0.0)
+        return replace(group, known=replace(group.known, price=price))
+
+    at_own_prices = []
+    for use in reading.uses:
+        groups = tuple(map(priced, use.machines.groups))
+        at_own_prices.append(use._replace(machines=replace(use.machines, groups=groups)))
+    return Spending.of(at_own_prices, times)
+
+
+_CAPS = {"max_cost": "your cap", "max_cost_per_day": "your cap for 24 hours"}
+"""The settings that bound what a submission spends, and what messages call them."""
+
+
+def over_cap(spending: Spending, settings: Any, spent: float = 0.0) -> Fault | None:
+    """Return why a submission may not be sent: it can spend more than a cap. Return None if the
+    caps of `settings` allow it. `spent` is what the last 24 hours have taken of the cap for them.
+
+    The path is that of the factor to change: `trials`, `max_runtime`, or none for settings.
+    """
+    most = spending.most
+    for name, words in _CAPS.items():
+        cap = getattr(settings, name, None)
+        before = spent if name == "max_cost_per_day" else 0.0
+        if cap is None or most is None or not exceeds(before + most, cap):
+            continue
+
+        place = settings.cap_places.get(name)
+        where = f"`{name}` in `{place}`" if place else f"`{name}`"
+        message = f"this can spend up to ${most:,.2f}"
+        if spending.uses:
+            message += f" ({_factors(spending)})"
+        if before:
+            message += f" beside ${before:,.2f} of the last 24 hours"
+        message += f", and {words} is ${cap:,.2f} ({where})"
+        path, change = change_for(spending, cap - before)
+        return Fault(message, f"{change}, or raise `{name}`", path)
+    return None
+
+
+def without_price(spending: Spending, settings: Any, target: str) -> Iterator[Fault]:
+    """Yield why the caps of `settings` cannot be kept: what a submission can spend is not known."""
+    capped = [name for name in _CAPS if getattr(settings, name, None) is not None]
+    if spending.most is not None or not capped:
+        return
+    unchecked = f"is not known, so `{capped[0]}` cannot be checked"
+
+    by_name: dict[str, MachineGroup] = {}
+    for use in spending.uses:
+        for group in use.machines.groups:
+            if group.known is None or group.known.price is None:
+                by_name[group.instance_type] = group
+    for name, group in by_name.items():
         if not name:
             hint = "name the type with `instance_type` under `resources`, on a cluster too"
             yield Fault(f"the instance type of the job {unchecked}", hint)
-        elif group.known is None or group.known.price is None:
+        else:
             size = "" if group.known else "`vcpus = 4`, `memory_gib = 16` and "
-            row = f'`[{subject.target.name}."{name}"]`'
-            hint = f"write {row} and below it {size}`price = 12.34` into `instances.toml`"
+            row = f'`[{target}."{name}"]`'
+            hint = (
+                f"write {row} and below it {size}`price = 12.34` into `instances.toml` beside your "
+                f"own `cloudtrain.toml`, or type `cloudtrain instances --refresh --target {target}`"
+            )
             yield Fault(f"the price of `{name}` {unchecked}", hint, group.path)
+    if not by_name:
+        hint = "write `max_runtime`, and numbers of instances and trials, that can be read"
+        yield Fault(f"what this can spend {unchecked}", hint)
 
 
-def _for_budget(subject: Subject) -> Machines:
-    """Return the machines of the job with the prices that a budget counts. The project's
-    `instances.toml` cannot lower them: whoever submits may edit it."""
-    overlay = getattr(subject.account, "overlay", None) or ()
-    own = [row for row in overlay if not row.is_of_project]
-    machines = subject.reading.machines
-
-    def priced(group: MachineGroup) -> MachineGroup:
-        with suppress(SettingsError):  # only the project's file makes a whole type of it
-            listed = type_named(subject.reading.target, group.instance_type or "", own)
-            if group.known and listed and _rate(listed) > _rate(group.known):
-                return replace(group, known=listed)
-        return group
-
-    return replace(machines, groups=tuple(map(priced, machines.groups)))
+def _factors(spending: Spending) -> str:
+    """Return what is paid for: `10 x 2 x ml.g5.xlarge for 1h`."""
+    words = []
+    for use in spending.uses:
+        types = [f"{group.count} x {group.instance_type}" for group in use.machines.groups]
+        separator = " or " if use.machines.kind == "preferences" else " and "
+        text = f"{separator.join(types)} for {format_duration(use.seconds or 0)}"
+        if use.times and use.times > 1:
+            text = f"{use.times:,} x {text}"
+        words.append(f"{text} in the warm pool" if use.is_pool else text)
+    return ", ".join(words)
 
 
-def _rate(instance: InstanceType) -> float:
-    """Return the dollars per hour that a budget counts; 0 if no price is known."""
-    return (instance.machine_price if instance.price is None else instance.price) or 0.0
+def change_for(spending: Spending, left: float) -> tuple[ValuePath, str]:
+    """Return what to change so that a submission spends at most `left` dollars: the path of the
+    largest factor, and what to type."""
+    if not spending.uses:
+        return ("trials",), "start fewer trials"
+    most = spending.most or 0.0
+    first = spending.uses[0]
+    times = first.times or 1
+    trials = int(left / (most / times))
+    if times > 1 and trials:
+        return ("trials",), f"write `trials: {trials}`, shorten `max_runtime`"
+    if spending.pool > most / 2:
+        return (), "shorten or remove `keep_alive`"
+
+    seconds = int((left - spending.pool) / most * (first.seconds or 0))
+    if spending.pool == 0 and times == 1 and seconds >= _SHORTEST:
+        return ("max_runtime",), f"set `max_runtime` to at most `{format_duration(seconds)}`"
+    return ("max_runtime",), "use fewer or smaller instances, a shorter `max_runtime`"
 
 
 def _limit_path(subject: Subject) -> ValuePath:
@@ -164,17 +234,6 @@ def _limit_path(subject: Subject) -> ValuePath:
     if subject.job.max_runtime or subject.reading.max_runtime:
         return ("max_runtime",)
     return ()
-
-
-def cost_text(price: Price, seconds: int) -> str:
-    """Return the cost as text: `up to $1,234.56`."""
-    return f"up to {_dollars(price, seconds)}" if price.exact else _dollars(price, seconds)
-
-
-def _dollars(price: Price, seconds: int) -> str:
-    """Return the cost as text: `$1,234.56`, or `more than $1,234.56` if the price is not exact."""
-    dollars = f"${price.over(seconds):,.2f}"
-    return dollars if price.exact else f"more than {dollars}"
 
 
 # Rules about instance types: they must match the job's description and still be offered.

@@ -10,9 +10,9 @@ from dataclasses import replace
 from functools import reduce
 from operator import getitem
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from pydantic import PrivateAttr
+from pydantic import Field, PrivateAttr
 
 from cloudtrain.documents.document import Positions, read_trusted_toml
 from cloudtrain.errors import JobError, Problem, SettingsError, did_you_mean, dotted
@@ -25,6 +25,13 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
+Dollars = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+"""A sum in US dollars. No bound is written by leaving the field out."""
+
+CAPS = ("max_cost", "max_cost_per_day")
+"""The settings that bound what is spent. Only the user's own file can raise them."""
+
+
 class TargetSettings(Model):
     """The base class of target settings. It records the settings files that the values come
     from."""
@@ -33,7 +40,7 @@ class TargetSettings(Model):
     """The name of the target."""
 
     _files: tuple[str, ...] = PrivateAttr(default=())
-    _budget_file: str | None = PrivateAttr(default=None)
+    _cap_places: Mapping[str, str] = PrivateAttr(default_factory=dict)
 
     @property
     def settings_files(self) -> tuple[str, ...]:
@@ -41,9 +48,9 @@ class TargetSettings(Model):
         return self._files
 
     @property
-    def budget_file(self) -> str | None:
-        """The settings file that sets the budget; None if no file does."""
-        return self._budget_file
+    def cap_places(self) -> Mapping[str, str]:
+        """The position in the settings files of each field in `CAPS` that a file sets."""
+        return self._cap_places
 
     @property
     def emulated_target(self) -> str | None:
@@ -51,19 +58,31 @@ class TargetSettings(Model):
         without emulation."""
         return None
 
-    def from_files(self, files: tuple[str, ...], budget_file: str | None = None) -> Self:
-        """Return the same settings with `settings_files` set to `files`, and with that
-        `budget_file`."""
+    def from_files(self, files: tuple[str, ...], cap_places: Mapping[str, str]) -> Self:
+        """Return the same settings with `settings_files` set to `files`, and with those
+        `cap_places`."""
         settings = self.model_copy()
         # only fields are frozen
         settings._files = files  # type: ignore[misc]
-        settings._budget_file = budget_file  # type: ignore[misc]
+        settings._cap_places = cap_places  # type: ignore[misc]
         return settings
 
     def replace(self, **changes: Any) -> Self:
         """Return a copy with the given fields replaced, like `Model.replace`. The copy keeps
-        `settings_files`."""
-        return super().replace(**changes).from_files(self._files, self._budget_file)
+        `settings_files`, and the places of the caps that stay the same."""
+        places = {name: place for name, place in self._cap_places.items() if name not in changes}
+        return super().replace(**changes).from_files(self._files, places)
+
+    def with_cap(self, name: str, amount: Any, place: str) -> Self:
+        """Return the settings with the cap `amount`, which stands at `place`, unless they have a
+        lower one. Raises `JobError` if it is not a sum of money."""
+        own = getattr(self, name)
+        lower = self
+        if amount != own:  # what they have already is right, and checking it takes time
+            lower = self.replace(**{name: amount})
+        if own is not None and getattr(lower, name) > own:
+            return self
+        return lower.from_files(self._files, {**self._cap_places, name: place})
 
 
 # A `cloudtrain.toml` file: its tables and the position of each value. A `ValuePath` is the keys
@@ -109,6 +128,27 @@ def _placed(problem: Problem, files: Sequence[SettingsFile], bases: Sequence[Val
                     absolute = replace(problem, path=(*base, *problem.path))
                     return file.placed(absolute)
     return problem
+
+
+def _bases(target: str, profile: str | None) -> list[ValuePath]:
+    """Return the tables of a target's settings, the strongest first."""
+    bases: list[ValuePath] = [("profiles", profile, target)] if profile else []
+    return [*bases, (target,)]
+
+
+def _strongest(
+    name: str, bases: Sequence[ValuePath], sources: Sequence[SettingsFile]
+) -> tuple[Any, str] | None:
+    """Return the value of a setting that takes precedence, and its position; None if no file sets
+    it."""
+    for base in bases:
+        for source in reversed(sources):
+            path = (*base, name)
+            place = source.positions.values.get(path)
+            if place is not None:
+                value = reduce(getitem, path, source.tables)
+                return value, f"{source.path}:{place.line}:{place.column}"
+    return None
 
 
 def _table_problems(tables: Mapping[str, Any]) -> Iterator[Problem]:
@@ -221,37 +261,44 @@ class Settings(NamedTuple):
         profile = profile or self.environ.get("CLOUDTRAIN_PROFILE")
         fields = dict((self.tables or {}).get(name, {}))
         fields |= self._profile(profile).get(name, {})
-        bases: list[ValuePath] = [("profiles", profile, name)] if profile else []
-        bases.append((name,))
+        settings_class = find_target(name).settings
         try:
-            settings = self._with_budget(find_target(name).settings(**fields), bases)
+            settings: TargetSettings = settings_class(**fields)
         except JobError as error:
-            problems = [_placed(problem, self.sources, bases) for problem in error.problems]
-            raise SettingsError.of(problems) from None
+            raise self._placed(error, _bases(name, profile)) from None
 
         flags = {key: value for key, value in flags.items() if value is not None}
         if flags:
             settings = settings.replace(**flags)
-        return settings.from_files(tuple(map(str, self.files)), settings.budget_file)
+        return self.capped(settings.from_files(tuple(map(str, self.files)), {}), profile)
 
-    def _with_budget(self, settings: TargetSettings, bases: Sequence[ValuePath]) -> TargetSettings:
-        """Return the settings with the budget of the user's own file, if it is lower than that of
-        the project's file, which whoever submits may edit. `bases` are the tables of the settings,
-        the strongest first."""
-        budgets: dict[str, Any] = {}
-        for base in bases:
-            for source in reversed(self.sources):
-                path = (*base, "max_cost")
-                if path in source.positions.values:
-                    budget = reduce(getitem, path, source.tables)
-                    budgets.setdefault(str(source.path), budget)
+    def capped(self, settings: TargetSettings, profile: str | None = None) -> TargetSettings:
+        """Return the settings with the caps that the settings files set, where those are lower. The
+        caps of the user's own file hold whatever a project's file, a flag or a program sets, which
+        whoever submits may edit.
 
-        users_file = str(own_file())
-        if users_file in budgets:
-            lower: Any = settings.replace(max_cost=budgets[users_file])
-            if lower.max_cost < getattr(settings, "max_cost", 0.0):
-                return lower.from_files((), users_file)  # type: ignore[no-any-return]
-        return settings.from_files((), next(iter(budgets), None))
+        Raises:
+            SettingsError: a cap in a settings file is not a sum of money.
+        """
+        bases = _bases(settings.type, profile or self.environ.get("CLOUDTRAIN_PROFILE"))
+        own = [source for source in self.sources if source.path == own_file()]
+        for name in CAPS:
+            if name not in type(settings).model_fields:
+                continue
+            for sources in (self.sources, own):
+                found = _strongest(name, bases, sources)
+                if found is None:
+                    continue
+                try:
+                    settings = settings.with_cap(name, *found)
+                except JobError as error:
+                    raise self._placed(error, bases) from None
+        return settings
+
+    def _placed(self, error: JobError, bases: Sequence[ValuePath]) -> SettingsError:
+        """Return the error with the positions of its values in the settings files."""
+        problems = [_placed(problem, self.sources, bases) for problem in error.problems]
+        return SettingsError.of(problems)
 
     def _profile(self, name: str | None) -> Mapping[str, Any]:
         """Return the tables of a profile, by target. Raises `SettingsError` for an unknown name."""

@@ -116,9 +116,10 @@ def where(target: AnyTarget, *, near: Path | None = None, profile: str | None = 
     if isinstance(target, Where):
         return target
     here = load_settings(near)
-    settings = (
-        target if isinstance(target, TargetSettings) else here.target(target, profile=profile)
-    )
+    if isinstance(target, TargetSettings):
+        settings = here.capped(target, profile)
+    else:
+        settings = here.target(target, profile=profile)
     return Where.of(settings, here, profile=profile)
 
 

@@ -46,6 +46,14 @@ def test_a_budget_cannot_be_ignored(cli: Cli, project: Path, command: str, code:
         )
 
 
+def test_a_refused_submit_does_not_offer_it(cli: Cli, project: Path) -> None:
+    """What is typed then would be refused again; an error that can be accepted says how."""
+    settings(project, f"[sagemaker]\nmax_cost = 10\n{ROLE}")
+    said = cli("submit", "job.yaml", "--target", "sagemaker", "--offline").err
+    assert "`cloudtrain explain SM412`" in said
+    assert "--ignore SM412" not in said
+
+
 def test_explain_does_not_offer_it(cli: Cli) -> None:
     """The page of a rule about the budget names no way to accept it; that of another rule does."""
     assert "--ignore" not in cli("explain", "SM412").out
@@ -57,7 +65,6 @@ def test_explain_does_not_offer_it(cli: Cli) -> None:
     [
         ("[sagemaker]\nmax_cost = 10", "[sagemaker]\nmax_cost = 10000", None, "own"),
         ("[sagemaker]\nmax_cost = 10", '[sagemaker]\nmax_cost = "10000"', None, "own"),
-        ("[sagemaker]\nmax_cost = 10", "[sagemaker]\nmax_cost = inf", None, "own"),
         ("[sagemaker]\nmax_cost = 10", "[profiles.big.sagemaker]\nmax_cost = 10000", "big", "own"),
         ("[sagemaker]\nmax_cost = 10", "", None, "own"),
         ("", "[sagemaker]\nmax_cost = 10", None, "project's"),
@@ -84,7 +91,7 @@ def test_the_lower_budget_holds(
     assert ("SM412" in said) is (holds is not None), said
     assert result.code == (2 if holds else 0), said
     if holds:
-        assert f"and `max_cost` is $10.00 in `{files[holds]}`" in said
+        assert f"and your cap is $10.00 (`max_cost` in `{files[holds]}:" in said
 
 
 @pytest.mark.parametrize("place", ["own", "project"])
@@ -99,9 +106,10 @@ def test_the_project_cannot_lower_a_price(cli: Cli, project: Path, place: str) -
     said = " ".join((result.out + result.err).split())
     assert result.code == (0 if place == "own" else 2), said
     if place == "project":
-        assert "a price that the project's `instances.toml` lowers does not count [SM412]" in said
+        assert "[SM412]" in said
+        assert "a price in the project's `instances.toml` cannot lower the cost" in said
         (project / "instances.toml").write_text('[sagemaker."ml.p4d.24xlarge"]\nprice = 1000\n')
         assert (
-            "can cost up to $2,000.00 in 2h"
+            "can spend up to $2,000.00"
             in cli("check", "job.yaml", "--target", "sagemaker").out
         )

@@ -28,10 +28,10 @@ def test_table(cli: Cli) -> None:
         0,
         "NAME              GPUS  GPU        vCPU  MEMORY    NETWORK  USD/H\n"
         "ml.p4d.24xlarge   8     A100-40GB  96    1152 GiB  400 EFA  25.25\n"
-        "ml.p4de.24xlarge  8     A100-80GB  96    1152 GiB  400 EFA  -\n",
+        "ml.p4de.24xlarge  8     A100-80GB  96    1152 GiB  400 EFA  31.56\n",
     )
     assert words(result.err) == (
-        "types of sagemaker; network in Gbit/s; list prices of 2026-09-01; write your own into `instances.toml`, see `cloudtrain instances -h`"
+        "types of sagemaker; network in Gbit/s; list prices of 2026-09-01 to 2026-09-27; write your own into `instances.toml`, see `cloudtrain instances -h`"
     )
 
 
@@ -61,7 +61,7 @@ def test_twenty_unless_asked(cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("flags", "found"),
     [
-        (["--gpu", "h100"], ["ml.p5.48xlarge", "ml.p5.4xlarge"]),
+        (["--gpu", "h100"], ["ml.p5.4xlarge", "ml.p5.48xlarge"]),
         (["--gpu", "H100 80GB", "--gpus", "8"], ["ml.p5.48xlarge"]),
         (["--gpu", "T4", "--interconnect", "rdma"], ["ml.g4dn.8xlarge", "ml.g4dn.12xlarge", "ml.g4dn.16xlarge"]),
         (["--gpu", "T4", "--interconnect", "efa", "--max-price", "5"], ["ml.g4dn.8xlarge", "ml.g4dn.12xlarge"]),
@@ -84,9 +84,9 @@ def test_filters_and_orders(cli: Cli, flags: list[str], found: list[str]) -> Non
 
 def test_a_price_limit_says_what_it_leaves_out(cli: Cli) -> None:
     """A type without a known price does not fit, and is counted."""
-    result = cli("instances", "--gpu", "H100", "--max-price", "100")
-    assert names(result.out) == ["ml.p5.48xlarge"]
-    assert "1 more would match, but have no known price" in words(result.err)
+    result = cli("instances", "--gpus", "8", "--interconnect", "efa", "--max-price", "30")
+    assert names(result.out) == ["ml.g6.48xlarge", "ml.g5.48xlarge", "ml.p4d.24xlarge"]
+    assert "more would match, but have no known price" in words(result.err)
 
 
 def test_nothing_fits(cli: Cli) -> None:

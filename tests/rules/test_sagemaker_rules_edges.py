@@ -371,12 +371,12 @@ WRONG: dict[str, tuple[str, Case, str]] = {
         "SM413",
         Case(
             {
-                "resources": {"instance_preferences": ["ml.p4d.24xlarge", "ml.g6e.xlarge"]},
+                "resources": {"instance_preferences": ["ml.p4d.24xlarge", "ml.p5en.48xlarge"]},
                 "max_runtime": "1h",
             },
             {"max_cost": 30},
         ),
-        '`[sagemaker."ml.g6e.xlarge"]` and below it `price = 12.34`',
+        '`[sagemaker."ml.p5en.48xlarge"]` and below it `price = 12.34`',
     ),
     "a type that nobody knows has no price either": (
         "SM413",
@@ -394,10 +394,10 @@ WRONG: dict[str, tuple[str, Case, str]] = {
         ),
         "set `max_runtime` to at most `21h",
     ),
-    "a budget below the price of the bare machine": (
-        "SM412",
+    "a cap below the price of the bare machine": (
+        "SM413",
         Case({"resources": on("ml.p5en.48xlarge"), "max_runtime": "1h"}, {"max_cost": 60}),
-        "raise `max_cost`",
+        "`price = 12.34`",
     ),
     "overridden instance type": (
         "SM201",

@@ -39,7 +39,7 @@ from cloudtrain.plans.document import (
     visible_json,
 )
 from cloudtrain.plans.plan import Finding, Level
-from cloudtrain.rules.engine import all_rules, money_checks, rule_named
+from cloudtrain.rules.engine import all_rules, can_be_ignored, rule_named
 from cloudtrain.targets.registry import target_of
 
 if TYPE_CHECKING:
@@ -396,8 +396,8 @@ def _page_of(item: Explanation) -> Document:
 
 def _of_rule(rule: Rule) -> Explanation:
     # a check that protects the user's money is never ignored
-    can_be_ignored = rule.check not in money_checks
-    return Explanation(rule.code, str(rule.level), rule.summary, rule.explanation, can_be_ignored)
+    ignorable = can_be_ignored(rule.code)
+    return Explanation(rule.code, str(rule.level), rule.summary, rule.explanation, ignorable)
 
 
 def _of_error(error: ErrorCode) -> Explanation:

@@ -134,11 +134,12 @@ def keep_plan(
     )
 
     if kind == SWEEP:
-        return record._replace(trial=ready.rate_and_limit())
+        return record._replace(trial=ready.rate_and_limit(ready.draft))
     prepared = None
     if raw["prepared"] != raw["job"]:
         prepared = secrets.hidden(raw["prepared"])
-    return record._replace(prepared=prepared, hourly=ready.hourly_price(plan))
+    hourly, _ = ready.rate_and_limit(plan)
+    return record._replace(prepared=prepared, hourly=hourly)
 
 
 def shown_fields(ready: Ready, plan: Plan) -> JsonObject:

@@ -22,10 +22,12 @@ from cloudtrain.errors import JobError, Problem, ValuePath, join_names
 from cloudtrain.job.data import is_local_path, is_run_input
 from cloudtrain.job.file import anchored
 from cloudtrain.job.training import BUNDLED, TrainingJob
+from cloudtrain.machines.spending import FREE, Spending
 from cloudtrain.plans.plan import Bundle, CompileContext, Finding, Level, Plan, Upload
 from cloudtrain.plans.states import RunState
 from cloudtrain.rules.engine import Subject, check_plan, rule_named
 from cloudtrain.rules.facts import declared_places
+from cloudtrain.rules.machines import spending_of
 from cloudtrain.rules.values import named_secrets, values_to_hide
 from cloudtrain.system.files import links_to
 from cloudtrain.system.plugins import DEFAULT_TARGET, part, target_names
@@ -345,6 +347,7 @@ class Ready:
         uploads: data on this machine that the job reads.
         installation: the packages that the job installs, or why it does not install those of a file
             beside it.
+        times: how often the job is started: as the first trial of a sweep, for all trials.
     """
 
     work: AnyJob
@@ -358,6 +361,7 @@ class Ready:
     awaited: tuple[Awaited, ...] = ()
     uploads: tuple[Upload, ...] = ()
     installation: Installation | Unusable | None = None
+    times: int = 1
 
     def to_json(self) -> dict[str, object]:
         """Return what the plans of this and of similar jobs depend on besides the job, as JSON
@@ -445,20 +449,19 @@ class Ready:
         placed = tuple(map(self._place, findings))
         return replace(plan, findings=placed, hidden=values_to_hide(self.work.view))
 
-    def hourly_price(self, plan: Plan) -> float | None:
-        """Return the list price in US dollars per hour for all instances; None if the target is
-        free or the price is unknown."""
+    def spending(self, plan: Plan) -> Spending:
+        """Return the most that `times` requests like that of `plan` can spend."""
         if not self.where.target.facts.is_paid:
-            return None
-        price = self._subject(plan).reading.machines.price
-        return price.hourly if price is not None and price.exact else None
+            return FREE
+        return spending_of(self._subject(plan).reading, self.times)
 
-    def rate_and_limit(self) -> tuple[float | None, int | None]:
+    def rate_and_limit(self, plan: Plan) -> tuple[float | None, int | None]:
         """Return the price in US dollars per hour for all instances, and the maximum run time in
         seconds. Unknown values are None; both are None if the target is free."""
         if not self.where.target.facts.is_paid:
             return None, None
-        return self.hourly_price(self.draft), self._subject(self.draft).reading.longest_run
+        reading = self._subject(plan).reading
+        return reading.machines.hourly, reading.longest_run
 
     def check_online(self, plan: Plan, *, ask: bool = True, may_wait: bool = False) -> Plan:
         """Return the plan with findings of the target about the plan and about the runs that the
@@ -554,7 +557,7 @@ class Ready:
         work = self.work
         processing = None if isinstance(work, TrainingJob) else work
         reading = where.target.read(work.view, where.settings, where.account, plan, processing)
-        return Subject(reading, where.target, where.settings, self.tree)
+        return Subject(reading, where.target, where.settings, self.tree, self.times)
 
     def _place(self, finding: Finding) -> Finding:
         """Return the finding with its position in the job's file, and a hint in its syntax."""

@@ -87,10 +87,7 @@ def cost_of(
     if status.billable_seconds is not None:
         bill = bill._replace(billable_seconds=status.billable_seconds, cost=status.cost)
     if bill.billable_seconds is not None:
-        billed = bill.cost
-        if billed is None and bill.hourly is not None:
-            billed = over(bill.hourly, bill.billable_seconds)
-        return cost._replace(billed=billed)
+        return cost._replace(billed=bill.amount)
 
     has_ended = status.state.is_final
     if status.started is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +15,8 @@ from cloudtrain.errors import CloudtrainError, MissingExtra, RunNotFound, UsageE
 from cloudtrain.job.model import format_duration, value_text
 from cloudtrain.job.sweep import Objective
 from cloudtrain.lifecycle.runs.run import Run
-from cloudtrain.lifecycle.store.schema import read_store
+from cloudtrain.lifecycle.store.records import Outlay
+from cloudtrain.lifecycle.store.schema import open_store, read_store
 from cloudtrain.lifecycle.store.store import SENT
 from cloudtrain.lifecycle.submission.once import Watch, find_service
 from cloudtrain.lifecycle.sweeps.pictures import (
@@ -26,6 +27,7 @@ from cloudtrain.lifecycle.sweeps.pictures import (
     slices,
 )
 from cloudtrain.lifecycle.sweeps.service import SweepService, trials_key
+from cloudtrain.machines.spending import Spending, exceeds
 from cloudtrain.machines.table import over
 from cloudtrain.plans.document import Block, Cell, Document, Heading, Table
 from cloudtrain.plans.html import to_html
@@ -43,6 +45,7 @@ from cloudtrain.plans.states import (
 from cloudtrain.plans.status import run_document, state_cell
 from cloudtrain.targets.contract import Tuner
 from cloudtrain.targets.registry import target_of
+from cloudtrain.targets.settings import load_settings
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -140,7 +143,8 @@ class SweepRun(Run):
         """
         self._check_budget(trials, "add fewer trials, or submit another sweep")
         if isinstance(self._service, SweepService):
-            self._service.resume(self.ref, trials)
+            with self._outlay_for(trials):
+                self._service.resume(self.ref, trials)
             self.status()
             if on_run is not None:
                 on_run(self)
@@ -164,6 +168,35 @@ class SweepRun(Run):
         )
         return SweepRun.of_submitted(submit(sending, here), here)
 
+    @contextmanager
+    def _outlay_for(self, more: int) -> Iterator[None]:
+        """Take the outlay of `more` trials from the caps, and of a sweep that has ended also that
+        of the trials that it has not sent; give it back if the block fails.
+
+        Raises:
+            UsageError: a cap does not allow it (CT073).
+        """
+        has_ended = self.status().state.is_final
+        if not (more or has_ended) or not target_of(self.target).facts.is_paid:
+            yield
+            return
+        from cloudtrain.lifecycle.submission.submit import outlay_of
+
+        settings = load_settings().target(self.target)
+        with open_store(self._settings.state_dir) as store:
+            most = store.outlay_of(self.name)
+            total = int(self.status().metrics.get("trials", 0))
+            added = (most or 0.0) / max(1, total) * more
+            if most is not None:
+                most = added + (store.set_aside(self.name) if has_ended else 0.0)
+            outlay = outlay_of(Spending((), most, 0.0), settings)
+            store.extend_outlay(self.name, self.target, added, outlay)
+            try:
+                yield
+            except BaseException:
+                store.extend_outlay(self.name, self.target, -added, Outlay())
+                raise
+
     def _check_budget(self, more: int, hint: str) -> None:
         """Raise UsageError with `hint` if the sweep, with `more` trials, can cost more than
         `max_cost`. Do nothing if a price is not known."""
@@ -177,7 +210,7 @@ class SweepRun(Run):
         if cost is None or cost.left is None:
             return
         most = cost.spent + cost.left
-        if most > budget:
+        if exceeds(most, budget):
             what = f"with {more} more trials the sweep can cost ${most:,.2f}"
             message = f"{what}, and `max_cost` is ${budget:,.2f}"
             raise UsageError(message, hint=hint, code="CT062")
@@ -213,7 +246,8 @@ class SweepRun(Run):
         failed = [trial for trial in self.trials() if trial.run and trial.has_failed]
         hint = "rerun single trials by the names of their runs, or submit another sweep"
         self._check_budget(len(failed), hint)
-        self._service.resume(self.ref, again=True)
+        with self._outlay_for(len(failed)):
+            self._service.resume(self.ref, again=True)
         self.status()
         if on_run is not None:
             on_run(self)

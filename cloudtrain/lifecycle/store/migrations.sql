@@ -132,3 +132,16 @@ CREATE TABLE money (
 -- Step 7: metrics
 -- Keep the metrics of each run's last known status. Existing runs have none.
 ALTER TABLE runs ADD COLUMN metrics TEXT;  -- JSON
+
+-- Step 8: outlays
+-- Keep the most that each submission can spend. A cap adds up those of 24 hours, so the row of a removed run stays.
+-- Existing runs get no row.
+CREATE TABLE outlays (
+    name   TEXT PRIMARY KEY,  -- of the run
+    target TEXT NOT NULL,
+    at     REAL NOT NULL,     -- when it was sent, in seconds since the epoch
+    most   REAL,              -- US dollars at list prices, or NULL if unknown
+    pool   REAL NOT NULL,     -- of it after the end of the run, which no bill contains
+    sweep  TEXT NOT NULL      -- the sweep on this machine whose trial it is, or ''
+);
+CREATE INDEX outlays_by_sweep ON outlays (sweep);

@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -117,6 +117,30 @@ class Money(NamedTuple):
     hourly: float | None = None
     billable_seconds: float | None = None
     cost: float | None = None
+
+    @property
+    def amount(self) -> float | None:
+        """The bill; None without one."""
+        if self.billable_seconds is None or self.cost is not None:
+            return self.cost
+        return None if self.hourly is None else self.hourly * self.billable_seconds / 3600
+
+
+class Outlay(NamedTuple):
+    """What a submission takes of the caps on spending, in US dollars at list prices.
+
+    Attributes:
+        most: the most that it can spend; None if unknown.
+        pool: the part of it that is spent after its end, which no bill of its run contains.
+        sweep: the sweep on this machine whose trial it is, and whose outlay pays for it.
+        check: called with what the other submissions of 24 hours take. It raises an error if
+            nothing may be sent. None without a cap for them.
+    """
+
+    most: float | None = 0.0
+    pool: float = 0.0
+    sweep: str = ""
+    check: Callable[[float], None] | None = None
 
 
 class JobRecord(NamedTuple):

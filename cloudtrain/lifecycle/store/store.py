@@ -21,12 +21,14 @@ from cloudtrain.lifecycle.store.records import (
     Label,
     Money,
     Origin,
+    Outlay,
     as_amount,
     as_number,
     as_text,
     location_in,
 )
-from cloudtrain.plans.states import AFTER, REHEARSAL, TRIAL, RunRef, RunState, RunStatus
+from cloudtrain.machines.spending import exceeds
+from cloudtrain.plans.states import AFTER, REHEARSAL, SWEEP, TRIAL, RunRef, RunState, RunStatus
 from cloudtrain.system.processes import Moment, ProcessLock, read_clock
 
 STAGES = ("planned", "uploaded", "sent", "accepted", "reported")
@@ -132,6 +134,9 @@ _NO_TRIAL = f"key NOT GLOB '{TRIAL}*'"
 _COUNTED = "typeof(counter) = 'integer' AND counter < 1000000000"
 """SQL condition for a counter that cloudtrain wrote. No counter would follow a damaged one."""
 
+_DAY = 24 * 3600.0
+"""The seconds over which a cap adds up the submissions."""
+
 _FIELDS = tuple(field.name for field in fields(RunRecord))
 _COLUMNS = ", ".join(_FIELDS)
 _OF_A_RUN = ("written", "origins", "labels", "sent", "money")
@@ -193,13 +198,16 @@ class Store:
         outputs: Mapping[str, str] | None = None,
         origin: Origin = NOWHERE,
         job_record: JobRecord | None = None,
+        outlay: Outlay = Outlay(),
     ) -> ProcessLock | None:
         """Reserve the name of the run `record`: record stage `planned`, and return a lock that
         lasts until this process ends. Return None if the name is taken, or if its key already has a
         run of this submitter with this or a higher counter.
 
         `outputs` maps the run's outputs to their locations, `origin` is the origin of the
-        submission, and `job_record` is the data that is sent.
+        submission, and `job_record` is the data that is sent. Raises the error of `outlay.check`:
+        one transaction asks and records the outlay, so that two commands cannot spend the same
+        money.
         """
         with self._writing():
             query = (
@@ -212,6 +220,11 @@ class Store:
             lock = self.lock(record.name)
             if lock is None:
                 return None
+            try:
+                self._spend(record.name, record.target, outlay)
+            except BaseException:
+                lock.release(remove=True)
+                raise
 
             values = [getattr(record, field) for field in _FIELDS]
             marks = ", ".join("?" * len(values))
@@ -250,7 +263,7 @@ class Store:
     def forget(self, name: str) -> None:
         """Remove a submission that never reached its target. Its name is free again."""
         with self._writing():
-            self._delete(name, "runs", *_OF_A_RUN)
+            self._delete(name, "runs", "outlays", *_OF_A_RUN)
             self._note(name, "forgotten")
 
     def remove(self, name: str) -> None:
@@ -265,6 +278,12 @@ class Store:
                 (name,),
             )
             if self._db.execute("SELECT changes()").fetchone()[0]:
+                # the outlay of a run stays, and that of a sweep is the outlays of its trials
+                self._db.execute(
+                    "DELETE FROM outlays WHERE name IN"
+                    f" (SELECT name FROM runs WHERE name = ? AND key GLOB '{SWEEP}*')",
+                    (name,),
+                )
                 self._delete(name, "runs", *_OF_A_RUN, "journal")
 
     def was_removed(self, name: str) -> bool:
@@ -301,6 +320,25 @@ class Store:
                 f" WHERE name = ? AND key GLOB '{AFTER}*'",
                 values,
             )
+            self._db.execute("UPDATE outlays SET at = ? WHERE name = ?", (self.now(), name))
+
+    def outlay_of(self, name: str) -> float | None:
+        """Return the most that a submission can spend; None if unknown."""
+        row = self._db.execute("SELECT most FROM outlays WHERE name = ?", (name,)).fetchone()
+        return None if row is None else as_amount(row[0])
+
+    def set_aside(self, sweep: str) -> float:
+        """Return what a sweep on this machine can spend on the trials that it has not sent."""
+        query = "SELECT TOTAL(most) FROM outlays WHERE sweep = ?"
+        of_trials: float = self._db.execute(query, (sweep,)).fetchone()[0]
+        return max(0.0, (self.outlay_of(sweep) or 0.0) - of_trials)
+
+    def extend_outlay(self, name: str, target: str, more: float, outlay: Outlay) -> None:
+        """Add `more` dollars to the outlay of a sweep. Raises the error of `outlay.check`."""
+        with self._writing():
+            if outlay.check is not None:
+                outlay.check(self._committed(target))
+            self._db.execute("UPDATE outlays SET most = most + ? WHERE name = ?", (more, name))
 
     def keep_outputs(self, name: str, outputs: Mapping[str, str]) -> None:
         """Replace the recorded outputs of a run. `outputs` maps their names to their locations."""
@@ -537,6 +575,45 @@ class Store:
     def now(self) -> float:
         """Return the time in seconds since the epoch."""
         return self._clock().wall
+
+    def _spend(self, name: str, target: str, outlay: Outlay) -> None:
+        """Record the outlay of a submission. Raises the error of `outlay.check`, which is not asked
+        for a trial that its sweep has money for."""
+        is_paid = bool(outlay.sweep) and not exceeds(
+            outlay.most or 0.0, self.set_aside(outlay.sweep)
+        )
+        if outlay.check is not None and not is_paid:
+            outlay.check(self._committed(target))
+        self._db.execute(
+            "INSERT OR REPLACE INTO outlays (name, target, at, most, pool, sweep)"
+            " VALUES (?, ?, ?, ?, ?, ?)",
+            (name, target, self.now(), *outlay[:3]),
+        )
+
+    def _committed(self, target: str) -> float:
+        """Return what the submissions of the last 24 hours to a target can spend: the bill of a run
+        that has one, else the most. A sweep on this machine and a run that waits for others count
+        until they have ended, because they start runs later."""
+        rows = self._db.execute(
+            "SELECT outlays.name, key, state, most, pool, hourly, billable_seconds, cost"
+            " FROM outlays LEFT JOIN runs USING (name) LEFT JOIN money USING (name)"
+            " WHERE outlays.target = ? AND (at > ? OR (state NOT IN"
+            f" ({_ENDED}) AND (key GLOB '{AFTER}*' OR key GLOB '{SWEEP}*')))",
+            (target, self.now() - _DAY),
+        ).fetchall()
+
+        total = 0.0
+        for name, key, state, *amounts in rows:
+            most, pool, *bill = map(as_amount, amounts)
+            billed = Money(*bill).amount
+            has_ended = state not in UNFINISHED
+            if as_text(key).startswith(SWEEP):
+                total += 0.0 if has_ended else self.set_aside(name)
+            elif has_ended and billed is not None:
+                total += billed + (pool or 0.0)
+            else:
+                total += most or 0.0
+        return total
 
     def _check_still_there(self) -> None:
         """Raise StoreError if the database's file is not the one that was opened."""

@@ -37,7 +37,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from cloudtrain.errors import CloudtrainError, NameTaken, StoreError, TargetError, TargetUnreachable
-from cloudtrain.lifecycle.store.records import NOWHERE, JobRecord, Origin
+from cloudtrain.lifecycle.store.records import NOWHERE, JobRecord, Origin, Outlay
 from cloudtrain.lifecycle.store.store import SENT, RunRecord, Store
 from cloudtrain.plans.states import AFTER, SWEEP, TUNER, RunRef, RunState, service_name
 from cloudtrain.system.plugins import part
@@ -92,6 +92,8 @@ class Sending:
         service: takes the request and the code.
         key: hash that is equal for submissions of the same job; see `RunRecord.key`.
         plan_of: compiles and checks the plan of the run with a given number.
+        outlay: returns what the plan takes of the caps on spending. Raises UsageError if it is more
+            than a cap allows (CT073).
         record: returns the folder and terminal that the job is submitted from, with the job's
             labels, and the record of the plan for the store.
         finish: called with the run's name when the run is reported, to complete the record.
@@ -102,6 +104,7 @@ class Sending:
     submitter: str
     code: BundleWriter
     plan_of: Callable[[Store, int], Plan]
+    outlay: Callable[[Plan], Outlay]
     record: Callable[[Store, Plan], tuple[Origin, JobRecord | None]] = lambda *_: (NOWHERE, None)
     watch: Watch = SILENT
     finish: Callable[[Store, str], None] | None = None
@@ -273,7 +276,8 @@ def _start(store: Store, sending: Sending, unreported: tuple[RunRecord, ...]) ->
         )
         # `run:...` ignores case
         outputs = {name.lower(): place for name, place in plan.outputs.items()}
-        lock = store.reserve(record, outputs, *sending.record(store, plan))
+        origin, job_record = sending.record(store, plan)
+        lock = store.reserve(record, outputs, origin, job_record, sending.outlay(plan))
         if lock is None:
             # without such a run, another process has taken the counter; the store knows the next
             if store.get(record.name) is not None:

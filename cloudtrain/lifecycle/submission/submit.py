@@ -27,7 +27,7 @@ from cloudtrain.job.training import BUNDLED
 from cloudtrain.lifecycle.past.sent import JobSource, SameCode, code_of, keep_plan, settings_of
 from cloudtrain.lifecycle.preparing.hidden import is_hidden, texts_of
 from cloudtrain.lifecycle.preparing.prepare import NAMELESS, NAMELESS_SWEEP, prepare
-from cloudtrain.lifecycle.store.records import JobRecord, Origin, labels_of, origin_here
+from cloudtrain.lifecycle.store.records import JobRecord, Origin, Outlay, labels_of, origin_here
 from cloudtrain.lifecycle.store.schema import open_store
 from cloudtrain.lifecycle.store.store import RunRecord, Store
 from cloudtrain.lifecycle.submission.once import (
@@ -38,14 +38,17 @@ from cloudtrain.lifecycle.submission.once import (
     find_service,
     send_once,
 )
+from cloudtrain.machines.spending import Spending
 from cloudtrain.plans.plan import Plan, Upload, hide
 from cloudtrain.plans.states import AFTER, TRIAL, TUNER
+from cloudtrain.rules.engine import can_be_ignored
+from cloudtrain.rules.machines import over_cap, spending_of, without_price
 from cloudtrain.rules.values import values_to_hide
 from cloudtrain.system.git import Commit, Differences, commit_of, git_timeout
 from cloudtrain.targets.common.compiling import run_name, submission_key
 from cloudtrain.targets.contract import BundleWriter, Service, Tuner
-from cloudtrain.targets.registry import service_of
-from cloudtrain.targets.settings import Settings
+from cloudtrain.targets.registry import service_of, target_of
+from cloudtrain.targets.settings import CAPS, Settings, TargetSettings, load_settings
 from cloudtrain.targets.where import Where
 from cloudtrain.version import __version__
 
@@ -130,7 +133,9 @@ def make_sending(
             store.keep_difference(name, difference)
 
     origin = origin_here(Path.cwd(), project=original.folder, labels=ready.labels)
-    return Sending(service, key, here.submitter, tree, plan_of, record, watch, finish)
+    return Sending(
+        service, key, here.submitter, tree, plan_of, _outlay(ready), record, watch, finish
+    )
 
 
 def make_rerun(
@@ -176,7 +181,8 @@ def make_rerun(
         changes = {"job_name": plan.job_name, "findings": []}
         return _record_rerun(store, row, old_record, plan, changes)
 
-    return Sending(service, key, here.submitter, code, plan_of, record, watch)
+    outlay = _outlay_of_record(old_record, here)
+    return Sending(service, key, here.submitter, code, plan_of, outlay, record, watch)
 
 
 @contextmanager
@@ -206,7 +212,11 @@ def make_changed_rerun(
 
     service = service_of(row.target, here)
     with code_of(old_record, row.ref, service) as tree:
-        ready = prepare(job, Where.of(settings, here), ignore=ignore, tree=tree)
+        # under the caps that the settings files hold now
+        names = set(CAPS) & type(settings).model_fields.keys()
+        uncapped = settings.replace(**dict.fromkeys(names))
+        where = Where.of(load_settings().capped(uncapped), here)
+        ready = prepare(job, where, ignore=ignore, tree=tree)
 
         def plan_of(store: Store, counter: int) -> Plan:
             plan = ready.plan(counter, store.salt)
@@ -223,7 +233,8 @@ def make_changed_rerun(
             return origin, new_record._replace(rerun_of=row.name)
 
         code = SameCode(old_record, row.ref, service)
-        yield Sending(service, ready.key, here.submitter, code, plan_of, record, watch)
+        outlay = _outlay(ready)
+        yield Sending(service, ready.key, here.submitter, code, plan_of, outlay, record, watch)
 
 
 def make_continuation(
@@ -257,7 +268,8 @@ def make_continuation(
     key = TUNER + submission_key(plan_as(NAMELESS_SWEEP))
     code = SameCode(old_record, row.ref, tuner)
     plan_of = _named_by(plan_as, row.job_name, key, here)
-    return Sending(tuner, key, here.submitter, code, plan_of, record, watch)
+    outlay = _outlay_of_record(old_record, here)
+    return Sending(tuner, key, here.submitter, code, plan_of, outlay, record, watch)
 
 
 def make_trial(
@@ -287,7 +299,8 @@ def make_trial(
         return origin, keep_plan(with_files, ready.work, plan, commit, JobSource(sweep.file))
 
     submitter = ready.where.here.submitter
-    return Sending(ready.service, key, submitter, code, plan_of, record, watch)
+    outlay = _outlay(ready, specification.name)
+    return Sending(ready.service, key, submitter, code, plan_of, outlay, record, watch)
 
 
 def make_repetition(
@@ -297,18 +310,18 @@ def make_repetition(
     code: BundleWriter,
     here: Settings,
 ) -> Sending:
-    """Return the submission of a run that repeats another with changes. `plan_as` returns the plan
-    for a run name."""
+    """Return the submission of a run on this machine that repeats another with changes. `plan_as`
+    returns the plan for a run name."""
     key = submission_key(plan_as(NAMELESS))
     plan_of = _named_by(plan_as, job_name, key, here)
-    return Sending(service, key, here.submitter, code, plan_of)
+    return Sending(service, key, here.submitter, code, plan_of, lambda _: Outlay())
 
 
 def make_delayed(
     order: Order, service: Service, code: BundleWriter, *, watch: Watch = SILENT
 ) -> Sending:
     """Return the submission of a run that has waited for others. It keeps the name that it waited
-    under."""
+    under, and its outlay, which was recorded under this name when it began to wait."""
     plan = order.plan
 
     def plan_of(_: Store, counter: int) -> Plan:
@@ -317,7 +330,51 @@ def make_delayed(
             raise TargetError(message, hint="submit the job again", code="CT945")
         return plan
 
-    return Sending(service, order.key, order.submitter, code, plan_of, watch=watch)
+    submitter = order.submitter
+    return Sending(service, order.key, submitter, code, plan_of, lambda _: Outlay(), watch=watch)
+
+
+def outlay_of(spending: Spending, settings: TargetSettings) -> Outlay:
+    """Return what a submission takes of the caps in `settings`.
+
+    Raises:
+        UsageError: it can spend more than a cap, or that is not known (CT073).
+    """
+
+    def check(spent: float) -> None:
+        unknown = next(without_price(spending, settings, settings.type), None)
+        fault = unknown or over_cap(spending, settings, spent)
+        if fault is not None:
+            raise UsageError(fault.message, hint=fault.hint, code="CT073")
+
+    check(0.0)
+    has_cap = getattr(settings, "max_cost_per_day", None) is not None
+    return Outlay(spending.most, spending.pool, check=check if has_cap else None)
+
+
+def _outlay(ready: Ready | ReadySweep, sweep: str = "") -> Callable[[Plan], Outlay]:
+    """Return the `Sending.outlay` of a job or sweep, or of a trial of `sweep`."""
+    settings = ready.where.settings
+    return lambda plan: outlay_of(ready.spending(plan), settings)._replace(sweep=sweep)
+
+
+def _outlay_of_record(record: JobRecord, here: Settings) -> Callable[[Plan], Outlay]:
+    """Return the `Sending.outlay` of a request that is sent again as it is in `record`, under the
+    caps that the settings files hold now."""
+
+    def outlay(plan: Plan) -> Outlay:
+        if not target_of(plan.target).facts.is_paid:
+            return Outlay()
+        spending = Spending((), None, 0.0)
+        with suppress(JobError):  # an earlier version may have had other fields
+            where = Where.of(cast("TargetSettings", settings_of(record)), here)
+            work = _make_job(record.kind, record.prepared or record.job)
+            job = cast("AnyJob", getattr(work, "job", work))
+            reading = where.target.read(job.view, where.settings, where.account, plan, None)
+            spending = spending_of(reading)
+        return outlay_of(spending, load_settings().target(plan.target))
+
+    return outlay
 
 
 def _named_by(
@@ -350,7 +407,9 @@ def stop_on_errors(plan: Plan) -> None:
     checks = "check" if len(texts) == 1 else "checks"
     message = f"{len(texts)} {checks} found an error, so nothing was sent"
     code = plan.errors[0].code
-    hint = f"`cloudtrain explain {code}` explains it, and `--ignore {code}` ignores it"
+    hint = f"`cloudtrain explain {code}` explains it"
+    if can_be_ignored(code):
+        hint += f", and `--ignore {code}` ignores it"
     raise PreflightError(message, findings=plan.findings, errors=texts, hint=hint)
 
 

@@ -19,10 +19,11 @@ from cloudtrain.job.sweep import MAX_TRIALS, Sweep
 from cloudtrain.lifecycle.preparing.prepare import NAMELESS_SWEEP, PlaceOf, Ready, prepare
 from cloudtrain.lifecycle.sweeps.service import Specification, SweepService, trial_name
 from cloudtrain.lifecycle.sweeps.study import needs_optuna, propose, require_optuna, shown_values
-from cloudtrain.machines.table import over
+from cloudtrain.machines.spending import Spending, exceeds
 from cloudtrain.plans.plan import Finding, Plan, PlannedTrial
 from cloudtrain.plans.states import SWEEP, TUNER
 from cloudtrain.rules.engine import finding_of
+from cloudtrain.rules.machines import change_for
 from cloudtrain.rules.values import values_to_hide
 from cloudtrain.system.plugins import part
 from cloudtrain.targets.common.compiling import run_name, submission_key
@@ -71,6 +72,7 @@ def prepare_sweep(
         problem = Problem(("job", "inputs"), message, hint, code="CT021")
         raise _refused([problem], place_of)
 
+    first = replace(first, times=sweep.trial_count)
     original = sweep.model_copy(update={"job": original_job})
     sweep = sweep.model_copy(update={"job": first.work})
     return ReadySweep(sweep, original, first, place_of)
@@ -97,6 +99,8 @@ def _is_too_large(first: Ready) -> bool:
 
 def _path_in_sweep(sweep: Sweep, path: ValuePath) -> ValuePath:
     """Convert the path of a field in a trial's job to its path in the sweep."""
+    if path == ("trials",):
+        return path
     if path[:1] == ("hyperparameters",) and path[1:2] and path[1] in sweep.search:
         return ("search", path[1])
     return ("job", *path)
@@ -226,8 +230,8 @@ class ReadySweep:
         first = self.first.plan(1, salt)
         name = run_name(self.sweep.name, self.key, self.where.here.submitter, salt, counter)
         plan = self.draft.renamed(name)
-        cost = self._cost()
-        self._check_budget(cost)
+        spending = self.spending(plan)
+        self._check_budget(spending)
 
         who = f"{self.where.target.title}'s own tuner"
         if self.is_driven:
@@ -235,7 +239,7 @@ class ReadySweep:
             if needs_optuna(self.sweep):
                 require_optuna()
 
-        summary = _summary(self.sweep, plan, f"{who}: {self._tuner[1]}", cost)
+        summary = _summary(self.sweep, plan, f"{who}: {self._tuner[1]}", spending.most)
         notes = dict.fromkeys((*plan.notes, *first.notes))
         return replace(
             plan,
@@ -262,20 +266,17 @@ class ReadySweep:
         first = self.first.check_online(self.first.draft.renamed(plan.run_name), ask=ask)
         return plan.with_findings((*plan.findings, *first.findings))
 
-    def _cost(self) -> float | None:
-        """Return the most US dollars that all trials can cost; None if a price or the time limit is
-        not known."""
-        if not self.where.target.facts.is_paid:
-            return 0.0
-        hourly, seconds = self.first.rate_and_limit()
-        if hourly is None or seconds is None:
-            return None
-        return over(hourly, seconds) * self.sweep.trial_count
+    def spending(self, plan: Plan) -> Spending:
+        """Return the most that all trials can spend."""
+        if self.is_driven:
+            return self.first.spending(self.first.draft)
+        return replace(self.first, times=1).spending(plan)  # the request says how many trials
 
-    def _check_budget(self, cost: float | None) -> None:
+    def _check_budget(self, spending: Spending) -> None:
         """Raise JobError if the trials can cost more than `max_cost`, or if that is not known."""
         budget = self.sweep.max_cost
-        if budget is None or (cost is not None and cost <= budget):
+        cost = spending.most
+        if budget is None or (cost is not None and not exceeds(cost, budget)):
             return
         if cost is None:
             message = "the cost of a trial is not known, so `max_cost` cannot be enforced"
@@ -286,13 +287,7 @@ class ReadySweep:
         else:
             count = self.sweep.trial_count
             message = f"{count} trials can cost ${cost:,.2f}, and `max_cost` is ${budget:,.2f}"
-            per_trial = cost / count
-            fewer = int(budget / per_trial) if per_trial else 0
-            hint = "shorten the job's `max_runtime`, use smaller instances, or raise `max_cost`"
-            if fewer:
-                hint = (
-                    f"write `trials: {fewer}`, shorten the job's `max_runtime`, or raise `max_cost`"
-                )
+            hint = f"{change_for(spending, budget)[1]}, or raise `max_cost`"
         raise _refused([Problem(("max_cost",), message, hint, code="CT062")], self.place_of)
 
     def _placed(self, finding: Finding) -> Finding:

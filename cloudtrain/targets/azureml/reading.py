@@ -21,6 +21,7 @@ from cloudtrain.job.model import overrides_of
 from cloudtrain.job.training import Resources, Spot, TrainingJob
 from cloudtrain.machines.choose import MachineGroup, Machines
 from cloudtrain.machines.overlay import type_named
+from cloudtrain.machines.spending import Use
 from cloudtrain.rules.engine import (
     KeysOf,
     Reading,
@@ -43,6 +44,7 @@ from cloudtrain.targets.azureml.fields import (
     ENVIRONMENT,
     EXPERIMENT,
     FIELDS,
+    JOB_TYPE,
     KINDS,
     LITERAL,
     QUEUE,
@@ -336,6 +338,26 @@ class AzureMLReading(Reading):
     def longest_run(self) -> int:
         """The body's time limit in seconds, or else the service's own limit."""
         return self.body.max_runtime or self.body.lifetime
+
+    @cached_property
+    def uses(self) -> Sequence[Use]:
+        """The machines of a job, or of the trials of a sweep. Nobody knows what another kind of job
+        pays for."""
+        body = self.body
+        kind = body.text(JOB_TYPE).casefold()
+        seconds = self.longest_run
+        times: int | None = 1
+        if kind == "sweep":
+            limits = body.mapping("limits")
+            seconds = duration_seconds(str(limits.get("trialTimeout", ""))) or body.lifetime
+            times = positive_count(limits.get("maxTotalTrials"))
+        elif kind != "command":
+            return []
+
+        count = body.mapping("resources").get("instanceCount")
+        if count is not None and positive_count(count) is None:  # AZ rules report it
+            times = None
+        return [Use(self.machines, seconds, times)]
 
     @cached_property
     def resources(self) -> Resources:

@@ -16,7 +16,7 @@ from cloudtrain.errors import Problem, UsageError
 from cloudtrain.job.model import Count, Model, all_at_once
 from cloudtrain.job.nodes import PLACE_NAME
 from cloudtrain.system.files import expand_home
-from cloudtrain.targets.settings import TargetSettings, ini_sections
+from cloudtrain.targets.settings import Dollars, TargetSettings, ini_sections
 
 if TYPE_CHECKING:
     from cloudtrain.job.model import Fields, Texts
@@ -117,8 +117,10 @@ class AzureML(TargetSettings):
     max_instance_count: Count | None = None
     services: dict[Annotated[str, Field(pattern=PLACE_NAME)], Service] = Field(default_factory=dict)
     """Interactive services by name: ssh, TensorBoard, JupyterLab, VS Code."""
-    max_cost: float | None = Field(default=None, gt=0)
-    """Budget in US dollars. A job that could cost more within its `max_runtime` is an error."""
+    max_cost: Dollars | None = None
+    """The most US dollars that one command can spend, all trials and the warm pool included."""
+    max_cost_per_day: Dollars | None = None
+    """The most US dollars that the submissions of 24 hours can spend together."""
 
     _rules = all_at_once(_azureml_rules)
 
@@ -147,6 +149,7 @@ class AzureML(TargetSettings):
             max_instance_count: int | None = None,
             services: Mapping[str, Service | Fields] = ...,
             max_cost: float | None = None,
+            max_cost_per_day: float | None = None,
         ) -> None: ...
 
 

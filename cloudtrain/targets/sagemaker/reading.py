@@ -17,6 +17,7 @@ from cloudtrain.job.model import merged, overrides_of
 from cloudtrain.job.training import InstanceGroup, Resources, Spot, TrainingJob
 from cloudtrain.machines.choose import MachineGroup, Machines
 from cloudtrain.machines.overlay import type_named
+from cloudtrain.machines.spending import Use
 from cloudtrain.rules.engine import (
     IMAGE,
     KeysOf,
@@ -64,6 +65,11 @@ from cloudtrain.targets.sagemaker.settings import SageMakerAccount
 
 DEFAULT_MAX_RUNTIME = 86_400
 """Default limit of a job's run in seconds: one day, the default of the SDK and of the service."""
+
+TUNING = "HyperParameterTuningJobConfig"
+"""The field that only a tuning job has."""
+
+TUNING_MACHINES = "HyperParameterTuningResourceConfig"
 
 DEFAULT_GROUP = "homogeneousCluster"
 """The service's name for the only group of a job without groups."""
@@ -432,6 +438,16 @@ class SageMakerReading(Reading):
         """The time limit in seconds, which is the service's default if the request has none."""
         return self.seconds("MaxRuntimeInSeconds") or DEFAULT_MAX_RUNTIME
 
+    @cached_property
+    def uses(self) -> Sequence[Use]:
+        own = self.machines  # which know where the job names them
+        bare = tuple(replace(group, path=()) for group in own.groups)
+        uses = []
+        for use in uses_in(self.request, self.account):
+            is_own = use.machines.groups == bare
+            uses.append(use._replace(machines=own) if is_own else use)
+        return uses
+
     def seconds(self, name: str) -> int | None:
         """Return the duration `name` from `StoppingCondition` or `ResourceConfig`; None if both
         lack it."""
@@ -597,6 +613,44 @@ def machines_in(config: JsonMapping, account: SageMakerAccount) -> Machines:
             name = str(row.get("InstanceGroupName") or DEFAULT_GROUP)
             members.append(machine_group(instance_type, count, account, name))
     return Machines(tuple(members), kind)
+
+
+_RULES = ("DebugRuleConfigurations", "ProfilerRuleConfigurations")
+"""Each rule with an instance type runs in a processing job of its own."""
+
+
+def uses_in(request: JsonMapping, account: SageMakerAccount) -> Iterator[Use]:
+    """Yield the machines that a finished request pays for: of a job, of the trials of a tuning job,
+    of the warm pool after them, and of the rules that watch them.
+
+    The time limit holds for all attempts of a job together (`RetryStrategy`), and the time that a
+    job waits for spot capacity is not billed.
+    """
+    bodies = [request]
+    times: int | None = 1
+    if TUNING in request:
+        limits = mapping_at(request, TUNING, "ResourceLimits")
+        times = positive_count(limits.get("MaxNumberOfTrainingJobs"))
+        bodies = rows_at(request, "TrainingJobDefinitions")
+        bodies.append(mapping_at(request, "TrainingJobDefinition"))
+
+    for body in bodies:
+        limit = positive_count(value_at(body, LIMITS, "MaxRuntimeInSeconds")) or DEFAULT_MAX_RUNTIME
+        for place in ((MACHINES,), (TUNING_MACHINES,), CLUSTER):
+            config = mapping_at(body, *place)
+            if not config:
+                continue
+            machines = machines_in(config, account)
+            yield Use(machines, limit, times)
+            keep = config.get("KeepAlivePeriodInSeconds")
+            if keep:
+                yield Use(machines, positive_count(keep), times, is_pool=True)
+
+        for rules in _RULES:
+            for row in rows_at(body, rules):
+                name = row.get("InstanceType")
+                if isinstance(name, str):
+                    yield Use(Machines((machine_group(name, 1, account),)), limit, times)
 
 
 def machine_group(

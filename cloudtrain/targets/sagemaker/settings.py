@@ -14,7 +14,7 @@ from cloudtrain.documents import JsonMapping
 from cloudtrain.errors import Problem
 from cloudtrain.job.model import Duration, Model, Size, all_at_once
 from cloudtrain.system.files import expand_home
-from cloudtrain.targets.settings import TargetSettings, ini_sections
+from cloudtrain.targets.settings import Dollars, TargetSettings, ini_sections
 
 if TYPE_CHECKING:
     from cloudtrain.job.model import DurationInput, Fields, SizeInput, Texts
@@ -150,8 +150,10 @@ class SageMaker(TargetSettings):
     """Pass the tags of your own AWS session to the job's session (`SessionChainingConfig`)."""
     input_mode: Literal["download", "mount", "pipe"] = "download"
     """Input mode of the whole job in the request; each input has its own `mode`."""
-    max_cost: float | None = Field(default=None, gt=0)
-    """Budget in US dollars. A job that could cost more within its `max_runtime` is an error."""
+    max_cost: Dollars | None = None
+    """The most US dollars that one command can spend, all trials and the warm pool included."""
+    max_cost_per_day: Dollars | None = None
+    """The most US dollars that the submissions of 24 hours can spend together."""
 
     _rules = all_at_once(_sagemaker_rules)
 
@@ -205,6 +207,7 @@ class SageMaker(TargetSettings):
             session_tags: bool = False,
             input_mode: Literal["download", "mount", "pipe"] = "download",
             max_cost: float | None = None,
+            max_cost_per_day: float | None = None,
         ) -> None: ...
 
 

@@ -24,7 +24,7 @@ from typing import Any
 from greenlet import greenlet
 
 from cloudtrain.errors import NameTaken, StoreError, TargetError, TargetUnreachable
-from cloudtrain.lifecycle.store.records import salt_of_moved_store
+from cloudtrain.lifecycle.store.records import Outlay, salt_of_moved_store
 from cloudtrain.lifecycle.store.schema import migrate
 from cloudtrain.lifecycle.store.store import Store
 from cloudtrain.lifecycle.submission.once import (
@@ -487,6 +487,7 @@ class World:
                 plan_of=lambda _, counter: plan.plan(
                     run_name(plan.job_name, plan.key, ME, store.salt, counter)
                 ),
+                outlay=lambda _: Outlay(),
                 watch=Watch(on_run=report),
             )
             try:

@@ -161,17 +161,17 @@ def test_a_job_over_its_budget_is_not_sent(fake: FakeAws, job: ct.ProcessingJob)
             "CT210",
             "`resources.instance_count` has no effect, because `sagemaker_overrides` sets another value",
         ),
-        ("SM412", "the job can cost up to $354.50 in 1h, and `max_cost` is $1.00"),
+        ("SM412", "this can spend up to $354.50 (50 x ml.g5.12xlarge for 1h), and your cap is $1.00 (`max_cost`)"),
     }
     assert refused(a_day, budget) == {
-        ("SM412", "the job can cost up to $11.04 in 1d, and `max_cost` is $1.00")
+        ("SM412", "this can spend up to $11.04 (2 x ml.m5.xlarge for 1d), and your cap is $1.00 (`max_cost`)")
     }
     assert fake.operations("CreateProcessingJob") == []
 
 
 def test_a_budget_without_a_price_is_told(job: ct.ProcessingJob) -> None:
     """The type that decides is the one of the request."""
-    config = {"InstanceType": "ml.m5.24xlarge"}
+    config = {"InstanceType": "ml.m8i.24xlarge"}
     dear = job.replace(sagemaker_overrides={"ProcessingResources": {"ClusterConfig": config}})
     found = {
         finding.code: finding.message
@@ -179,7 +179,7 @@ def test_a_budget_without_a_price_is_told(job: ct.ProcessingJob) -> None:
     }
     assert (
         found["SM413"]
-        == "the price of `ml.m5.24xlarge` is not known, so `max_cost` cannot be checked"
+        == "the price of `ml.m8i.24xlarge` is not known, so `max_cost` cannot be checked"
     )
 
 

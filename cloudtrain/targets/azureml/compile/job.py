@@ -12,8 +12,8 @@ from cloudtrain.job.data import references_in
 from cloudtrain.job.distribution import MPI, DeepSpeed, Horovod
 from cloudtrain.job.model import MAX_COUNT, format_duration, merged, overrides_of
 from cloudtrain.job.training import TrainingJob
-from cloudtrain.machines.choose import MachineGroup
-from cloudtrain.machines.table import hourly, over
+from cloudtrain.machines.choose import MachineGroup, Machines
+from cloudtrain.machines.spending import Spending, Use
 from cloudtrain.plans.plan import CompileContext, Plan, Upload
 from cloudtrain.plans.processes import Processes
 from cloudtrain.targets.azureml.compile.places import (
@@ -354,18 +354,12 @@ def _environment(parts: Parts, body: Body) -> str:
 
 
 def _cost(machines: MachineGroup, body: Body) -> str:
-    """Say what the job costs; empty if the catalogue lacks its machines."""
+    """Return the line about the most that the job can spend; empty if the catalogue lacks its
+    machines."""
     if machines.known is None:
         return ""
-    rate = hourly([(machines.known, machines.count)])
-    if rate is None:
-        return "unknown: the catalogue has no price of this type"
-
-    spot = ", less on spot capacity" if body.is_spot else ""
-    seconds = body.max_runtime
-    if seconds is None:
-        return f"${rate:,.2f} an hour at list prices{spot}; no limit is set"
-    return f"at most ${over(rate, seconds):,.2f} at list prices{spot}"
+    use = Use(Machines((machines,)), body.max_runtime or body.lifetime)
+    return Spending.of([use]).text(is_spot=body.is_spot)
 
 
 def compile_azureml(job: AnyJob, target: AzureML, context: CompileContext) -> Plan:

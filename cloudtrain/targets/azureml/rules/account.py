@@ -275,19 +275,20 @@ def no_limit(subject: Subject) -> Iterator[Fault]:
 @rule("AZ412", Level.ERROR)
 @about_money
 def over_budget(subject: Subject) -> Iterator[Fault]:
-    """The job could cost more than the budget.
+    """This could spend more than your cap.
 
-    `max_cost` is compared with the list price of all instances over the whole `max_runtime`, or
-    over 21 days if the job has no `max_runtime`; spot capacity costs less. Prices are the
-    catalogue's, or those of your own `instances.toml`.
+    `max_cost` and `max_cost_per_day` are compared with the list price of all instances over the
+    whole `max_runtime`, or over 21 days if the job has no `max_runtime`, times the trials of a
+    sweep. Spot capacity costs less. Nodes that a cluster keeps running without a job are not
+    counted. Prices are the catalogue's, or those of your own `instances.toml`.
     """
     return shared.over_budget(subject)
 
 
-@rule("AZ413", Level.WARNING)
+@rule("AZ413", Level.ERROR)
 @about_money
 def budget_without_price(subject: Subject) -> Iterator[Fault]:
-    """cloudtrain cannot check the budget, because it does not know the price.
+    """cloudtrain cannot keep your cap, because it does not know the price.
 
     The catalogue has no price for the instance type, or the job does not name a type. Write the
     price that you pay into `instances.toml`, or ask the workspace: `cloudtrain instances --target

@@ -279,4 +279,4 @@ def _summary(parts: _Parts, machines: Machines, request: JsonObject) -> Iterator
     outputs = rows_at(request, "ProcessingOutputConfig", "Outputs")
     yield "outputs", "\n".join(text_at(item, "S3Output", "S3Uri") for item in outputs)
     yield "max runtime", format_duration(max_runtime(request))
-    yield "cost", cost(machines, request)
+    yield "cost", cost(request, parts.account)

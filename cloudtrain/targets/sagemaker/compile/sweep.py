@@ -44,6 +44,7 @@ from cloudtrain.targets.sagemaker.fields import (
     VARIABLES,
 )
 from cloudtrain.targets.sagemaker.launch.shell import arrives_intact
+from cloudtrain.targets.sagemaker.reading import TUNING, TUNING_MACHINES
 from cloudtrain.targets.sagemaker.request import JsonMapping, JsonObject, only, without
 from cloudtrain.targets.sagemaker.settings import SageMaker
 
@@ -119,12 +120,12 @@ def _tuning_request(sweep: Sweep, name: str, request: JsonMapping) -> JsonObject
     definition = {
         "StaticHyperParameters": static,
         ALGORITHM: algorithm,
-        "HyperParameterTuningResourceConfig": only(request[MACHINES], _MACHINES),
+        TUNING_MACHINES: only(request[MACHINES], _MACHINES),
         **only(request, _DEFINITION),
     }
     return {
         "HyperParameterTuningJobName": name,
-        "HyperParameterTuningJobConfig": _config(sweep),
+        TUNING: _config(sweep),
         "TrainingJobDefinition": {
             key: value for key, value in definition.items() if value not in ({}, [])
         },

@@ -12,6 +12,7 @@ from cloudtrain.job.distribution import SMP, Distribution
 from cloudtrain.job.model import format_duration, overrides_of
 from cloudtrain.job.training import TrainingJob
 from cloudtrain.machines.choose import MachineGroup, Machines
+from cloudtrain.machines.spending import Spending
 from cloudtrain.plans.plan import CompileContext, Plan, Upload, map_texts
 from cloudtrain.plans.processes import Processes
 from cloudtrain.rules.engine import mapping_at
@@ -68,6 +69,7 @@ from cloudtrain.targets.sagemaker.reading import (
     Start,
     distribution_in,
     machines_in,
+    uses_in,
 )
 from cloudtrain.targets.sagemaker.request import JsonMapping, JsonObject
 from cloudtrain.targets.sagemaker.settings import SageMaker, SageMakerAccount
@@ -251,7 +253,7 @@ def summary(
         ("checkpoint", request.get(CHECKPOINT, {}).get("S3Uri", "")),
         ("max runtime", format_duration(max_runtime(request))),
         ("spot", _spot_text(request)),
-        ("cost", cost(machines, request)),
+        ("cost", cost(request, parts.account)),
     ]
     return [(label, text) for label, text in pairs if text]
 
@@ -292,14 +294,9 @@ def instances(machines: Machines, *, together: bool = True) -> str:
     return ("\nor " if machines.kind == "preferences" else "\n").join(lines)
 
 
-def cost(machines: Machines, request: JsonMapping) -> str:
-    """Return the maximum cost: all instances at list prices for the whole `max_runtime`."""
-    price = machines.price
-    if price is None or not price.exact:
-        return "unknown: the catalogue has no price of this type"
-    most = price.over(max_runtime(request))
-    spot = ", less on spot capacity" if request.get(SPOT) else ""
-    return f"at most ${most:,.2f} at list prices{spot}"
+def cost(request: JsonMapping, account: SageMakerAccount) -> str:
+    """Return the line about the most that the request can spend."""
+    return Spending.of(uses_in(request, account)).text(is_spot=bool(request.get(SPOT)))
 
 
 def _distribution_text(distribution: Distribution) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from cloudtrain.errors import did_you_mean
-from cloudtrain.job.model import format_duration, overrides_of
+from cloudtrain.job.model import overrides_of
 from cloudtrain.plans.plan import Level
 from cloudtrain.rules import machines as shared
 from cloudtrain.rules.engine import (
@@ -440,16 +440,18 @@ def default_runtime(subject: Subject) -> Iterator[Fault]:
 @rule("SM412", Level.ERROR)
 @about_money
 def over_budget(subject: Subject) -> Iterator[Fault]:
-    """The job could cost more than the budget.
+    """This could spend more than your cap.
 
-    `max_cost` is compared with the list price of all instances over the whole `max_runtime`; spot
-    capacity costs less. If SageMaker's price is unknown, cloudtrain uses the lower price of the EC2
-    machine. Prices come from the catalogue or from your own `instances.toml`.
+    `max_cost` and `max_cost_per_day` are compared with the list price of everything that the
+    request pays for: all instances over the whole `max_runtime`, times the trials of a sweep, the
+    warm pool (`keep_alive`), and the instances of debugger and profiler rules. Spot capacity costs
+    less; waiting for it costs nothing. `max_runtime` holds for all retries of a job together.
+    Prices come from the catalogue or from your own `instances.toml`.
     """
     return shared.over_budget(subject)
 
 
-rule("SM413", Level.WARNING)(shared.budget_without_price)
+rule("SM413", Level.ERROR)(shared.budget_without_price)
 
 
 @rule("SM414", Level.NOTICE)
@@ -459,10 +461,8 @@ def warm_pool_costs(subject: Subject) -> Iterator[Fault]:
     Instances that wait for the next job cost as much as instances that train. You pay until another
     job uses them or `keep_alive` ends.
     """
-    keep = read(subject).seconds("KeepAlivePeriodInSeconds")
-    price = subject.reading.machines.price
-    if keep and price is not None:
-        cost = shared.cost_text(price, keep)
-        message = f"after the job, the warm pool costs {cost} in {format_duration(keep)}"
+    pool = shared.spending_of(subject.reading).pool
+    if pool:
+        message = f"after the job, the warm pool costs up to ${pool:,.2f}"
         hint = "remove `keep_alive` from the target's settings if no other job follows"
         yield Fault(message, hint)

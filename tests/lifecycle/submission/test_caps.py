@@ -1,0 +1,210 @@
+"""Caps on spending are asked before each send: of a job again, of each trial, of two commands at once, and for a day."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cloudtrain as ct
+from cloudtrain.errors import UsageError
+from cloudtrain.lifecycle.runs.sweep import sweep_of
+from cloudtrain.lifecycle.store.schema import open_store
+from tests.deadlines import DEADLINE
+from tests.fakes.sagemaker.server import FakeAws
+
+pytestmark = [pytest.mark.lifecycle, pytest.mark.slow]
+
+ROLE = "arn:aws:iam::123456789012:role/train"
+CODE = "CT073"
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeAws]:
+    """The account that this process and its drivers talk to."""
+    with FakeAws() as service:
+        for name, value in {**service.environ, "AWS_MAX_ATTEMPTS": "3"}.items():
+            monkeypatch.setenv(name, value)
+        yield service
+
+
+@pytest.fixture
+def job(make_source: Callable[..., Path]) -> ct.TrainingJob:
+    """An hour for $1.41."""
+    return ct.TrainingJob(
+        name="j",
+        source_dir=str(make_source({"train.py": "print(1)\n"})),
+        entry_point="train.py",
+        environment={"framework": "pytorch", "version": "2.10"},
+        resources={"instance_type": {"sagemaker": "ml.g5.xlarge"}},
+        max_runtime="1h",
+    )
+
+
+@pytest.fixture
+def cap(clean_environment: Path) -> Callable[[str], None]:
+    """Writes the person's own settings."""
+    own = clean_environment / ".config/cloudtrain"
+    own.mkdir(parents=True)
+
+    def write(line: str) -> None:
+        (own / "cloudtrain.toml").write_text(f"[sagemaker]\n{line}\n")
+
+    return write
+
+
+TARGET = ct.SageMaker(region="eu-west-1", role=ROLE)
+
+
+def numbered(job: ct.TrainingJob, number: int) -> ct.TrainingJob:
+    return job.replace(hyperparameters={"number": number})
+
+
+def grid(job: ct.TrainingJob, size: int) -> ct.Sweep:
+    return ct.Sweep(
+        name="s",
+        job=job.model_dump(exclude_unset=True),
+        search={"n": {"choice": list(range(size))}},
+        strategy="grid",
+        parallel=1,
+    )
+
+
+def sent(fake: FakeAws) -> int:
+    """How many jobs the service was asked for."""
+    return len(fake.operations("CreateTrainingJob"))
+
+
+def submit(job: Any) -> ct.Run:
+    return ct.submit(job, TARGET, online=False)
+
+
+def refused(do: Callable[[], object]) -> str:
+    """What is said where nothing is sent."""
+    with pytest.raises(UsageError) as error:
+        do()
+    assert error.value.code == CODE
+    assert error.value.hint
+    return error.value.message
+
+
+def test_a_loop_ends_at_the_cap_of_the_day(fake: FakeAws, job: ct.TrainingJob, cap: Any) -> None:
+    """A finished run counts with its bill, one that was removed as if it ran, one of yesterday not at all."""
+    cap("max_cost_per_day = 5")
+    runs = [submit(numbered(job, number)) for number in (1, 2, 3)]
+    message = refused(lambda: submit(numbered(job, 4)))
+    assert "up to $1.41" in message
+    assert "$4.23 of the last 24 hours" in message
+    assert sent(fake) == 3
+
+    fake.jobs[runs[0].name].end("Completed", BillableTimeInSeconds=60)
+    runs[0].remember(runs[0].status())
+    submit(numbered(job, 4))
+    assert sent(fake) == 4
+
+    fake.jobs[runs[1].name].end("Failed", FailureReason="boom", BillableTimeInSeconds=3600)
+    runs[1].remember(runs[1].status())
+    runs[1].remove()
+    refused(lambda: submit(numbered(job, 5)))
+
+    with open_store(runs[0]._settings.state_dir) as store:
+        store._db.execute("UPDATE outlays SET at = at - 86401")
+    submit(numbered(job, 5))
+    assert sent(fake) == 5
+
+
+def test_a_warm_pool_counts_after_the_end(fake: FakeAws, job: ct.TrainingJob, cap: Any) -> None:
+    """No bill of a job contains it."""
+    cap("max_cost_per_day = 3")
+    run = ct.submit(job, TARGET.replace(keep_alive="1h"), online=False)
+    fake.jobs[run.name].end("Completed", BillableTimeInSeconds=60)
+    run.remember(run.status())
+    message = refused(lambda: submit(numbered(job, 2).replace(max_runtime="70m")))
+    assert "$1.43 of the last 24 hours" in message
+
+
+def test_a_run_again_asks_the_caps_of_today(fake: FakeAws, job: ct.TrainingJob, cap: Any) -> None:
+    """With the request as it was, and with changes; those that the run was sent under hold no longer."""
+    cap("max_cost = 2")
+    run = submit(job)
+    cap("max_cost = 1")
+    assert "up to $1.41" in refused(run.rerun)
+    with pytest.raises(ct.PreflightError, match="SM412"):
+        run.rerun(["hyperparameters.x=1"], online=False)
+    assert sent(fake) == 1
+    cap("max_cost = 3")
+    run.rerun(["max_runtime=2h"], online=False)
+    assert sent(fake) == 2
+
+
+def test_two_commands_at_once_share_the_day(fake: FakeAws, job: ct.TrainingJob, cap: Any) -> None:
+    """One transaction asks and takes, so exactly as many are sent as are paid for."""
+    cap("max_cost_per_day = 3")
+
+    def attempt(number: int) -> bool:
+        try:
+            submit(numbered(job, number))
+        except UsageError as error:
+            return error.code != CODE
+        return True
+
+    submit(numbered(job, 0))
+    with ThreadPoolExecutor(4) as pool:
+        assert sum(pool.map(attempt, range(1, 5))) == 1
+    assert sent(fake) == 2
+
+
+def test_a_sweep_sets_its_trials_aside(fake: FakeAws, job: ct.TrainingJob, cap: Any) -> None:
+    """They count once, whether started or not; more of them are asked for."""
+    cap("max_cost_per_day = 5")
+    fake.jobs.on_create = lambda new: new.end("Completed", BillableTimeInSeconds=3600)
+    sweep = grid(job, 5)
+    with pytest.raises(ct.PreflightError, match=r"7\.05"):
+        submit(sweep)
+    run = sweep_of(submit(sweep.replace(trials=3)))
+    assert run.wait(DEADLINE).state is ct.RunState.SUCCEEDED
+    assert sent(fake) == 3
+    assert "$4.23 of the last 24 hours" in refused(lambda: run.resume(2))
+    refused(lambda: submit(job))
+    cap("max_cost_per_day = 6")
+    run.resume(1)
+    assert run.wait(DEADLINE).state is ct.RunState.SUCCEEDED
+    assert sent(fake) == 4
+
+
+def test_a_run_that_waits_counts(fake: FakeAws, job: ct.TrainingJob, cap: Any) -> None:
+    """Until it is sent, however long that takes."""
+    cap("max_cost_per_day = 3")
+    first = submit(job)
+    after = numbered(job, 2).replace(inputs={"model": {"sagemaker": f"run:{first.name}/model"}})
+    run = submit(after)
+    assert run.waits
+    assert sent(fake) == 1
+    with open_store(first._settings.state_dir) as store:
+        store._db.execute("UPDATE outlays SET at = 0")
+    assert "$1.41 of the last 24 hours" in refused(
+        lambda: submit(numbered(job, 3).replace(max_runtime="2h"))
+    )
+    run.stop()
+
+
+def test_trials_ask_too(fake: FakeAws, job: ct.TrainingJob, cap: Any) -> None:
+    """The driver sends none for which neither its sweep nor the day has money left, and says why."""
+    cap("max_cost_per_day = 5")
+    run = sweep_of(submit(grid(job, 2)))
+    first = f"{run.name}-t001"
+    end = time.monotonic() + DEADLINE
+    while not run.trials() or not run.trials()[0].run:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    with open_store(run._settings.state_dir) as store:
+        store._db.execute("UPDATE outlays SET most = 5 WHERE name = ?", (first,))
+        store._db.execute("UPDATE outlays SET most = 1 WHERE name = ?", (run.name,))
+    fake.jobs[first].end("Failed", FailureReason="boom")
+    run.wait(DEADLINE)
+    assert sent(fake) == 1
+    assert "your cap for 24 hours is $5.00" in (run.trials()[1].reason or "")
