@@ -32,6 +32,9 @@ WRITTEN_OTHERWISE = {
 }  # fmt: skip
 """What the SDK prints otherwise than it sends: a list as its text, `True` as 1, an input as a literal; a random name."""
 
+REFUSED: dict[str, set[str]] = {}
+"""What the SDK prints and then refuses to read."""
+
 
 @pytest.mark.parametrize("name", FILES)
 def test_the_body_of_a_file_is_the_recorded_one(name: str) -> None:
@@ -46,16 +49,19 @@ def test_the_body_of_a_file_is_the_recorded_one(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_every_recorded_file_is_adopted(name: str) -> None:
-    """Equal, data of the user's machine included."""
-    found = ct.adopt(FILES[name])
-    assert found.equal, [vars(item) for item in found.differences]
+def test_every_recorded_file_is_adopted(name: str, tmp_path: Path) -> None:
+    """Equal, data of the user's machine included. The SDK does not read all that it prints."""
+    (tmp_path / "src").mkdir()
+    (tmp_path / "job.yml").write_bytes(FILES[name].read_bytes())
+    found = ct.adopt(tmp_path / "job.yml")
+    assert {item.path for item in found.differences} == REFUSED.get(name, set())
 
 
 @pytest.fixture
 def adopted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., ct.Adoption]:
     """Adopt the text of a job file; with the job file of ours in the same folder."""
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "src").mkdir()
 
     def adopt(text: str, **options: Any) -> ct.Adoption:
         (tmp_path / "az.yml").write_text(text)
@@ -81,7 +87,6 @@ def body_sent(found: ct.Adoption) -> dict[str, Any]:
 
 def test_yaml_is_read_as_version_1_1(adopted: Callable[..., ct.Adoption], tmp_path: Path) -> None:
     """What Azure ML's tools make of `yes`, `010` and `1e-4`. An environment variable is a text, as the API asks."""
-    (tmp_path / "src").mkdir()
     found = adopted(
         JOB + "inputs: {flag: yes, n: 010, lr: 1e-4}\nenvironment_variables: {A: 1, B: on, C: x}\n"
     )
@@ -98,8 +103,8 @@ def test_yaml_is_read_as_version_1_1(adopted: Callable[..., ct.Adoption], tmp_pa
 @pytest.mark.parametrize(
     ("more", "path"),
     [
-        ("inputs: {key: {type: string, description: the key}}\n", "inputs.key"),
-        ("inputs: {key: {type: uri_folder}}\n", "inputs.key"),
+        ("inputs: {key: {type: string, description: the key}}\n", "inputs.key.type"),
+        ("inputs: {key: {type: uri_folder}}\n", "inputs.key.path"),
         ("code: {local_path: src}\n", "code"),
         ("compute: {target: azureml:gpu, instance_count: 1}\n", "compute"),
     ],
@@ -108,7 +113,6 @@ def test_a_value_that_azure_refuses_is_a_difference(
     more: str, path: str, adopted: Callable[..., ct.Adoption], tmp_path: Path
 ) -> None:
     """azure-ai-ml 1.35.2 accepts none of these files; they were forms of its preview, and of components."""
-    (tmp_path / "src").mkdir()
     found = adopted("".join(line for line in JOB.splitlines(True) if line[:5] != more[:5]) + more)
     assert [item.path for item in found.differences] == [path]
     assert (found.job.source_dir, found.settings.get("compute", "gpu")) == ("src", "gpu")
@@ -116,7 +120,6 @@ def test_a_value_that_azure_refuses_is_a_difference(
 
 def test_single_braces_are_references(adopted: Callable[..., ct.Adoption], tmp_path: Path) -> None:
     """The older form, which Azure ML's tools send as the newer one; other braces are the shell's."""
-    (tmp_path / "src").mkdir()
     command = (
         "echo {a,b} ${HOME} && python train.py --lr {inputs.lr} --o {outputs.m} ${{inputs.lr}}"
     )
@@ -138,7 +141,6 @@ def test_the_properties_of_a_virtual_cluster(
     adopted: Callable[..., ct.Adoption], tmp_path: Path
 ) -> None:
     """Sent under the service's name, whatever the file calls them."""
-    (tmp_path / "src").mkdir()
     found = adopted(JOB + "resources: {properties: {singularity: {slaTier: Premium}, other: 1}}\n")
     assert found.equal
     assert body_sent(found)["resources"]["properties"] == {
@@ -168,7 +170,6 @@ def test_what_no_job_does_the_same_way(
     old: str, new: str, path: str, adopted: Callable[..., ct.Adoption], tmp_path: Path
 ) -> None:
     """Docker on this machine, code that the service clones, a key that Azure ML's tools refuse: not equal."""
-    (tmp_path / "src").mkdir()
     found = adopted(JOB.replace(old, new))
     assert [item.path for item in found.differences] == [path]
     assert "compute" not in found.settings or found.settings["compute"] == "gpu"
@@ -178,7 +179,6 @@ def test_versions_and_places_that_azure_reads(
     adopted: Callable[..., ct.Adoption], tmp_path: Path
 ) -> None:
     """A version with a colon, and an output in the default datastore below the run's name: nothing to complain of."""
-    (tmp_path / "src").mkdir()
     place = "azureml://datastores/${{default_datastore}}/paths/azureml/${{name}}/o/"
     found = adopted(
         JOB.replace("e:1", "mine:18.04:2022") + f'outputs: {{o: {{path: "{place}"}}}}\n'
@@ -214,8 +214,7 @@ def test_a_conda_file_of_a_job_without_code(
 
 def test_an_environment_in_place(adopted: Callable[..., ct.Adoption], tmp_path: Path) -> None:
     """An image with a conda file that the file names or holds, and a folder with a Dockerfile outside of the code."""
-    for folder in ("src", "env"):
-        (tmp_path / folder).mkdir()
+    (tmp_path / "env").mkdir()
     (tmp_path / "env" / "conda.yml").write_text("name: x\ndependencies: [python=3.11]\n")
     (tmp_path / "env" / "Dockerfile.gpu").write_text("FROM x:1\n")
     start = JOB.replace("environment: azureml:e:1\n", "")
@@ -275,7 +274,6 @@ OPTIONS = (
 
 def planned(folder: Path, **more: Any) -> dict[str, Any]:
     """The properties that the adopted sweep sends, with its first trial's command line."""
-    (folder / "src").mkdir(exist_ok=True)
     (folder / "src" / "train.py").write_text("print(1)\n")
     place = {
         "subscription_id": "11111111-1111-1111-1111-111111111111",

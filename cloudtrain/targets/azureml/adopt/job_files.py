@@ -13,14 +13,19 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from cloudtrain.documents.document import Unreadable, load_table, read_document, read_text
-from cloudtrain.errors import UsageError, did_you_mean
-from cloudtrain.job.data import DataType
+from cloudtrain.errors import UsageError, dotted
+from cloudtrain.plans.comparison import ValuePath
 from cloudtrain.targets.adoption import Original
+from cloudtrain.targets.azureml.adopt.job_schema import RefusedBySDK, body_by_sdk, refused
 from cloudtrain.targets.azureml.compile.places import SCHEMES
 from cloudtrain.targets.azureml.fields import (
+    CODE,
+    DISPLAY_NAME,
+    ENVIRONMENT,
+    EXPERIMENT,
     FIELDS,
     VARIABLES,
     JsonMapping,
@@ -29,7 +34,7 @@ from cloudtrain.targets.azureml.fields import (
     duration_text,
     tool_codec,
 )
-from cloudtrain.targets.azureml.parts import pick, without
+from cloudtrain.targets.azureml.parts import pick, present, without
 
 _WORKSPACE = re.compile(
     r"/subscriptions/(?P<subscription_id>[^/]+)/resource[gG]roups/(?P<resource_group>[^/]+)"
@@ -43,13 +48,6 @@ _KINDS: dict[str, str] = TABLES["kinds"]
 _SHARED = frozenset(field.word.partition(".")[0] for field in FIELDS if field.word)
 """Fields that the table codes."""
 
-_KEYS = _SHARED | {"$schema", "type", "name"}
-_OF_TRIALS = _KEYS - {"type", "limits"}
-"""Fields that a sweep and its trial may both have."""
-
-_READ_ONLY = frozenset(TABLES["keys"]["shown"].split())
-"""Fields that only `az ml job show` prints."""
-
 _SINGLE_BRACES = re.compile(r"(?<!\{)\{(inputs|outputs|search_space)\.([^}]*)\}(?!\})")
 """The older form of a reference. azure-ai-ml 1.35.2 sends it as `${{...}}`."""
 
@@ -59,22 +57,82 @@ CONDA_FILE = "conda.yml"
 def originals_in_job_file(data: JsonMapping, folder: str | None) -> list[Original]:
     """Return the command jobs of a job file, such as a sweep's trial or a pipeline's steps; empty
     if the data is not a job file. Raises `UsageError` if it is a job file of Azure ML without a
-    command job."""
+    command job. `folder` is None for what azure-ai-ml itself says of a job."""
     kind = _kind_of(data)
-    if kind == "command":
-        is_shown = "id" in data or "creation_context" in data
+    if kind is None:
+        return []
+    if kind not in ("command", "sweep", "pipeline"):
+        raise not_a_command(kind)
+    if kind == "pipeline":
+        return list(_steps(data, folder))
+
+    is_shown = "id" in data or "creation_context" in data
+    if kind == "sweep":
+        original = _sweep(data, folder)
+    else:
         title = "a command job file of Azure ML"
         if is_shown:
             title = "the output of `az ml job show`"
-        return [_original(data, title, folder, {})]
+        original = _original(data, title, folder, {})
+    if folder is None or is_shown:
+        return [original]
+    return [_as_azure_reads(original, data, kind, folder)]
 
-    if kind == "sweep":
-        return [_sweep(data, folder)]
-    if kind == "pipeline":
-        return list(_steps(data, folder))
-    if kind is not None:
-        raise not_a_command(kind)
-    return []
+
+def _as_azure_reads(original: Original, data: JsonMapping, kind: str, folder: str) -> Original:
+    """Return the original with the body that azure-ai-ml makes of the file, if the SDK is installed
+    here, and with what Azure ML's tools refuse of the file."""
+    refusals = list(refused(data, kind))
+    request = original.request
+    try:
+        body = body_by_sdk(data, folder)
+    except RefusedBySDK as error:
+        if not refusals:
+            refusals.append(((), f"azure-ai-ml refuses the file: {error}"))
+    else:
+        # the SDK knows better than the table, but it starts containers on the user's own machine
+        if body is not None and "compute" not in original.lost:
+            refusals = []
+            request = {"properties": _completed(body, request["properties"], data)}
+
+    prefix = ("trial",) if kind == "sweep" else ()
+    refusals += _missing_files(mapping(data.get("trial")) or data, folder, prefix)
+    lost = {dotted(path) or "(the file)": reason for path, reason in refusals}
+    return replace(original, request=request, lost={**lost, **original.lost})
+
+
+def _completed(theirs: JsonObject, ours: JsonMapping, data: JsonMapping) -> JsonObject:
+    """Return the body of the SDK with what the SDK would look up or make up before it sends it."""
+    body = without(theirs, ("trial",)) | present(mapping(theirs.get("trial")))
+    made_up = {DISPLAY_NAME: "display_name", EXPERIMENT: "experiment_name"}
+    keys = [CODE, ENVIRONMENT, *(key for key, word in made_up.items() if not data.get(word))]
+    for key in keys:
+        body[key] = ours.get(key)
+    if "samplingAlgorithm" in ours:
+        body.setdefault("samplingAlgorithm", ours["samplingAlgorithm"])
+    body[VARIABLES] = variable_texts(body.get(VARIABLES))
+    return body
+
+
+def _missing_files(
+    fields: JsonMapping, folder: str, prefix: tuple[str, ...]
+) -> Iterator[tuple[ValuePath, str]]:
+    """Yield the places of code and of an environment that are not on this machine. `fields` stand
+    at `prefix` in the file."""
+    environment = mapping(fields.get("environment"))
+    build = mapping(environment.get("build"))
+    docker_file = os.path.join(
+        str(build.get("path")), str(build.get("dockerfile_path", "Dockerfile"))
+    )
+    places: dict[ValuePath, Any] = {
+        ("code",): fields.get("code"),
+        ("environment", "build", "path"): build.get("path"),
+        ("environment", "build", "dockerfile_path"): docker_file if build else None,
+    }
+    for path, place in places.items():
+        is_path = isinstance(place, str) and is_local(place)
+        if is_path and not os.path.exists(os.path.join(folder, place)):
+            yield (*prefix, *path), f"`{place}` is not here, and Azure ML's tools need it"
 
 
 def not_a_command(kind: str) -> UsageError:
@@ -89,10 +147,13 @@ def _kind_of(data: JsonMapping) -> str | None:
     """Return the type of object that an Azure ML file describes, such as `command` or `sweep`; None
     for other files."""
     schema = str(data.get("$schema", "")).lower()
-    if "azureml" in schema or "azuremlschemas" in schema:
+    kind = str(data.get("type", "")).lower()
+    is_job = "job.schema" in schema
+    if is_job and not kind and isinstance(data.get("command"), str):
+        return "command"  # as Azure ML's tools do, whatever the name of the schema
+    if "azureml" in schema and not (is_job and kind in ("command", "sweep", "pipeline")):
         return _kind_of_schema(schema.rpartition("/")[2].partition(".")[0])
 
-    kind = str(data.get("type", "")).lower()
     if kind in ("command", "sweep", "pipeline", *_KINDS):
         signs = {"command", "trial", "jobs", "environment", "compute", "experiment_name"}
         return kind if signs & data.keys() else None
@@ -119,39 +180,21 @@ def _kind_of_schema(name: str) -> str:
 def _original(
     data: JsonMapping, kind: str, folder: str | None, lost: Mapping[str, str]
 ) -> Original:
-    """Return a job of `kind` from the fields of a job file. `lost` are parts outside these fields
-    that are left out; the fields that Azure ML's tools refuse are added to them."""
+    """Return a job of `kind` from the fields of a job file. `lost` are the parts that are left out;
+    those that no job does in the same way are added to them."""
     data = dict(data)
-    unknown: dict[str, str] = {}
-    for key in data:
-        if key not in _KEYS | _READ_ONLY:
-            hint = did_you_mean(key, _KEYS)
-            unknown[key] = f"Azure ML's command jobs have no key `{key}`: {hint}"
-
-    for key in _unknown_of_distribution(data):
-        name = str(data["distribution"].get("type", "")).lower()
-        unknown[f"distribution.{key}"] = (
-            f"Azure ML's distribution `{name}` has no such key, and its tools refuse the file"
-        )
-        data["distribution"] = without(data["distribution"], (key,))
-
     for name, key in _OLDER_FORMS.items():
         if isinstance(data.get(name), Mapping):
-            unknown[name] = (
-                f"Azure ML's tools refuse this older form: write the value of `{key}` alone"
-            )
             data[name] = data[name].get(key)
 
-    unknown |= dict(_refused_inputs(data))
+    own: dict[str, str] = {}
     if str(data.get("compute")).lower() in ("local", "azureml:local"):
-        unknown["compute"] = (
+        own["compute"] = (
             "`local` is Docker on this machine; `cloudtrain submit --target local` needs no Docker"
         )
         del data["compute"]
     if str(data.get("code")).startswith("git+"):
-        unknown["code"] = (
-            "the code is in a repository: clone it, and name its folder in `source_dir`"
-        )
+        own["code"] = "the code is in a repository: clone it, and name its folder in `source_dir`"
 
     files: dict[str, str] = {}
     body = body_of(data, folder, files)
@@ -164,32 +207,8 @@ def _original(
         workspace_in(data),
         files,
         folder,
-        lost={**unknown, **lost},
+        lost={**lost, **own},
     )
-
-
-def _unknown_of_distribution(data: JsonMapping) -> list[str]:
-    """Return the keys of a distribution with which azure-ai-ml refuses a file."""
-    fields = mapping(data.get("distribution"))
-    kind = str(fields.get("type", "")).lower()
-    keys = TABLES["distribution_keys"].get(kind)
-    if keys is None:
-        return []
-    return list(without(fields, ["type", *keys.split()]))
-
-
-def _refused_inputs(data: JsonMapping) -> Iterator[tuple[str, str]]:
-    """Yield the inputs with which azure-ai-ml 1.35.2 refuses a file, each with the reason."""
-    for name, item in mapping(data.get("inputs")).items():
-        if not isinstance(item, Mapping) or "value" in item:
-            continue
-        if item.get("type", "uri_folder") not in get_args(DataType):
-            yield (
-                f"inputs.{name}",
-                f"Azure ML's tools refuse the type `{item['type']}`: write the value alone",
-            )
-        elif not item.get("path"):
-            yield f"inputs.{name}", "Azure ML's tools refuse an input without a path"
 
 
 _OLDER_FORMS = {"code": "local_path", "compute": "target"}
@@ -204,8 +223,8 @@ def _sweep(data: JsonMapping, folder: str | None) -> Original:
         hint = f"adopt the file that it names: `cloudtrain adopt {file}`"
         raise UsageError("the sweep's trial is defined in another file", hint=hint, code="CT981")
 
-    shared = without(data, data.keys() - _OF_TRIALS)
-    job = _original({**shared, **trial}, "", folder, {})
+    shared = without(data, ("trial", "type", "limits"))
+    job = _original({**shared, **trial}, "a sweep file of Azure ML", folder, {})
     spaces = mapping(data.get("search_space")).items()
     objective = mapping(data.get("objective"))
     limits = mapping(data.get("limits"))
@@ -221,7 +240,7 @@ def _sweep(data: JsonMapping, folder: str | None) -> Original:
         policy = "".join(map(str.capitalize, words))
         search["earlyTermination"] = {"policyType": policy, **_in_camel_case(early)}
     body = job.request["properties"] | search
-    return replace(job, request={"properties": body}, kind="a sweep file of Azure ML")
+    return replace(job, request={"properties": body})
 
 
 def _in_camel_case(fields: JsonMapping) -> JsonObject:
@@ -240,7 +259,7 @@ def _sweep_limits(limits: JsonMapping) -> JsonObject:
     body = _in_camel_case(limits)
     for key, value in limits.items():
         if "timeout" in key and isinstance(value, int):
-            body[camel(key)] = duration_text(value)
+            body[camel(key)] = duration_text(max(value, 60))  # as the SDK does
     return body
 
 
@@ -280,6 +299,8 @@ def _steps(data: JsonMapping, folder: str | None) -> Iterator[Original]:
             step["compute"] = compute
 
         lost: dict[str, str] = {}
+        for path, reason in refused(job, "step", ("jobs", name)):
+            lost[dotted(path)] = reason
         inputs = mapping(job.get("inputs"))
         for key, value in inputs.items():
             if "${{parent." in str(value):
@@ -327,6 +348,7 @@ def body_of(data: JsonMapping, folder: str | None, files: dict[str, str]) -> Jso
         fields[name] = {key: complete_one(item) for key, item in entries.items()}
     for name in ("environment_variables", "properties"):
         fields[name] = mapping(data.get(name))
+    fields["properties"].pop("_azureml.ComputeTargetType", None)  # as the SDK does
     body: JsonObject = tool_codec().encode(_without_none(fields))
     return body
 
@@ -457,6 +479,8 @@ def _distribution(fields: JsonObject) -> JsonObject:
 def _resources(fields: JsonObject) -> JsonObject:
     if "instance_type" in fields or "shm_size" in fields or fields.get("docker_args"):
         fields.setdefault("instance_count", 1)
+    if isinstance(fields.get("docker_args"), list):  # beside it, the SDK sends neither
+        return without(fields, ("locations", "max_instance_count"))
     return fields
 
 
