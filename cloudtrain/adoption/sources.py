@@ -8,6 +8,7 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -16,12 +17,14 @@ from cloudtrain.adoption.proof import Adoption, adoption_of, differences_of, par
 from cloudtrain.documents.document import (
     MAX_BYTES,
     MAX_DIGITS,
+    Content,
     Format,
     Unreadable,
     read_bytes,
     read_document,
     read_text,
 )
+from cloudtrain.errors import JobError, Problem, dotted
 from cloudtrain.job.script import job_name_from, read_hyperparameters
 from cloudtrain.job.training import TrainingJob
 from cloudtrain.plans.comparison import ValuePath
@@ -40,11 +43,15 @@ def originals_of_document(source: str) -> list[Original]:
     tool."""
     text, folder = text_of(source)
     data = parsed_text(text, source)
-    originals = []
-    for make_adopter in all_parts(AdopterMaker).values():
-        originals += make_adopter().originals(data, folder)
+    content = read_document(text, _format_of(text, source))
+    originals: list[Original] = []
+    try:
+        for make_adopter in all_parts(AdopterMaker).values():
+            originals += make_adopter().originals(data, folder)
+    except JobError as error:
+        raise JobError([_placed(item, content, source) for item in error.problems]) from None
     if originals:
-        return originals
+        return [_with_places(original, content, source) for original in originals]
 
     name = _name(source)
     if isinstance(data, Mapping) and "name" in data and {"entry_point", "source_dir"} & data.keys():
@@ -53,6 +60,32 @@ def originals_of_document(source: str) -> list[Original]:
     hint = "`cloudtrain adopt --help` lists what can be adopted"
     message = f"{name} contains no training job that cloudtrain recognizes"
     raise cannot_adopt(message, hint)
+
+
+def _placed(problem: Problem, content: Content, source: str) -> Problem:
+    """Return the problem with its place in the file. A problem of a search's trial may stand below
+    `trial`."""
+    for path in (problem.path, ("trial", *problem.path)):
+        place = content.positions.keys.get(path)
+        if place is not None:
+            return replace(problem, path=path, file=source, line=place.line, column=place.column)
+    return replace(problem, file=source)
+
+
+def _with_places(original: Original, content: Content, source: str) -> Original:
+    """Return the original with the place of each part that is lost, and with the keys that the file
+    has twice: other tools read only one of them."""
+    lost = dict(original.lost)
+    places = {dotted(path): place for path, place in content.positions.keys.items()}
+    for name, reason in lost.items():
+        # a key that is missing stands in the mapping that lacks it
+        place = places.get(name) or places.get(name.rpartition(".")[0])
+        if place is not None:
+            lost[name] = f"{source}:{place.line}:{place.column}: {reason}"
+    for problem in content.problems:
+        place_of_second = f"{source}:{problem.line}:{problem.column}"
+        lost.setdefault(problem.dotted, f"{place_of_second}: {problem.message}")
+    return replace(original, lost=lost)
 
 
 def text_of(source: str) -> tuple[str, str | None]:
@@ -90,15 +123,19 @@ def _name(source: str) -> str:
     return "the text on stdin" if source == STDIN else f"`{source}`"
 
 
+def _format_of(text: str, source: str) -> Format:
+    form = _FORMATS.get(Path(source).suffix.lower())
+    if form is not None:
+        return form
+    is_json = text.lstrip("\ufeff \t\r\n").startswith(("{", "["))
+    return "json" if is_json else "yaml"
+
+
 def parsed_text(text: str, source: str) -> Any:
     """Parse the text of `source` as JSON or YAML. As in other tools, YAML has version 1.1: `yes` is
     true, `010` is 8 and `1e-4` is text."""
     name = _name(source)
-    form = _FORMATS.get(Path(source).suffix.lower())
-    if form is None:
-        is_json = text.lstrip("\ufeff \t\r\n").startswith(("{", "["))
-        form = "json" if is_json else "yaml"
-
+    form = _format_of(text, source)
     try:
         document = read_document(text, form)
         _refuse_half_characters(document.data)
@@ -140,14 +177,23 @@ def _refuse_half_characters(data: Any) -> None:
 def _as_json(value: Any) -> Any:
     """Convert YAML's values to JSON's: keys and dates become strings."""
     if isinstance(value, Mapping):
-        return {str(key): _as_json(item) for key, item in value.items()}
+        return {_text_of(key): _as_json(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_as_json(item) for item in value]
     if isinstance(value, int) and value.bit_length() > 3 * MAX_DIGITS:
         raise ValueError("a number has too many digits")
     if value is None or isinstance(value, str | bool | int | float):
         return value
-    return str(value)
+    return Respelled(value)
+
+
+class Respelled(str):
+    """The text of a key or value that YAML reads as another type: a date, or a key that is a
+    number. Tools that need a text refuse it."""
+
+
+def _text_of(key: object) -> str:
+    return key if isinstance(key, str) else Respelled(key)
 
 
 # The code cells of a notebook as plain Python, without IPython's magics and shell lines.

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from cloudtrain.documents.document import Unreadable, load_table, read_document, read_text
-from cloudtrain.errors import UsageError, dotted
+from cloudtrain.errors import JobError, Problem, UsageError, dotted
 from cloudtrain.plans.comparison import ValuePath
 from cloudtrain.targets.adoption import Original
-from cloudtrain.targets.azureml.adopt.job_schema import RefusedBySDK, body_by_sdk, refused
+from cloudtrain.targets.azureml.adopt.job_schema import Refusal, RefusedBySDK, body_by_sdk, refused
 from cloudtrain.targets.azureml.compile.places import SCHEMES
 from cloudtrain.targets.azureml.fields import (
     CODE,
@@ -82,7 +82,10 @@ def originals_in_job_file(data: JsonMapping, folder: str | None) -> list[Origina
 def _as_azure_reads(original: Original, data: JsonMapping, kind: str, folder: str) -> Original:
     """Return the original with the body that azure-ai-ml makes of the file, if the SDK is installed
     here, and with what Azure ML's tools refuse of the file."""
-    refusals = list(refused(data, kind))
+    trial = ("trial",) if kind == "sweep" else ()
+    fields = mapping(data.get("trial")) or data
+    absent = [*_wrong_code(fields, folder, trial), *_wrong_environment(fields, folder, trial)]
+    refusals = [*refused(data, kind), *absent]
     request = original.request
     try:
         body = body_by_sdk(data, folder)
@@ -92,11 +95,9 @@ def _as_azure_reads(original: Original, data: JsonMapping, kind: str, folder: st
     else:
         # the SDK knows better than the table, but it starts containers on the user's own machine
         if body is not None and "compute" not in original.lost:
-            refusals = []
+            refusals = absent
             request = {"properties": _completed(body, request["properties"], data)}
 
-    prefix = ("trial",) if kind == "sweep" else ()
-    refusals += _missing_files(mapping(data.get("trial")) or data, folder, prefix)
     lost = {dotted(path) or "(the file)": reason for path, reason in refusals}
     return replace(original, request=request, lost={**lost, **original.lost})
 
@@ -114,25 +115,36 @@ def _completed(theirs: JsonObject, ours: JsonMapping, data: JsonMapping) -> Json
     return body
 
 
-def _missing_files(
-    fields: JsonMapping, folder: str, prefix: tuple[str, ...]
-) -> Iterator[tuple[ValuePath, str]]:
-    """Yield the places of code and of an environment that are not on this machine. `fields` stand
-    at `prefix` in the file."""
-    environment = mapping(fields.get("environment"))
+def _wrong_code(fields: JsonMapping, folder: str, start: ValuePath) -> Iterator[Refusal]:
+    """Yield why Azure ML's tools refuse the `code` among `fields`, which stand at `start`."""
+    code = fields.get("code")
+    if not isinstance(code, str) or code.startswith(("git+", "azureml://", "azureml:/")):
+        return
+    reference = code.partition("azureml:")[2]
+    if reference:
+        if ":" not in reference and "@" not in reference:
+            yield (*start, "code"), f"Azure ML's tools need a version: `{code}:1`"
+    elif not os.path.exists(os.path.join(folder, code)):
+        yield (*start, "code"), f"`{code}` is not a folder here, and Azure ML's tools need it"
+
+
+def _wrong_environment(fields: JsonMapping, folder: str, start: ValuePath) -> Iterator[Refusal]:
+    """Yield why Azure ML's tools refuse the definition of an environment among `fields`."""
+    environment = fields.get("environment")
+    if not isinstance(environment, Mapping):
+        return
+    path = (*start, "environment")
+    if ("image" in environment) == ("build" in environment):
+        yield path, "Azure ML's tools need either an `image` or a `build`"
     build = mapping(environment.get("build"))
-    docker_file = os.path.join(
-        str(build.get("path")), str(build.get("dockerfile_path", "Dockerfile"))
-    )
-    places: dict[ValuePath, Any] = {
-        ("code",): fields.get("code"),
-        ("environment", "build", "path"): build.get("path"),
-        ("environment", "build", "dockerfile_path"): docker_file if build else None,
-    }
-    for path, place in places.items():
-        is_path = isinstance(place, str) and is_local(place)
-        if is_path and not os.path.exists(os.path.join(folder, place)):
-            yield (*prefix, *path), f"`{place}` is not here, and Azure ML's tools need it"
+    place = str(build.get("path"))
+    if not build or not is_local(place):
+        return
+    file = os.path.join(place, str(build.get("dockerfile_path", "Dockerfile")))
+    if not os.path.isdir(os.path.join(folder, place)):
+        yield (*path, "build", "path"), f"`{place}` is not a folder here"
+    elif not os.path.isfile(os.path.join(folder, file)):
+        yield (*path, "build", "dockerfile_path"), f"`{file}` is not a file here"
 
 
 def not_a_command(kind: str) -> UsageError:
@@ -337,8 +349,10 @@ def body_of(data: JsonMapping, folder: str | None, files: dict[str, str]) -> Jso
         fields["experiment_name"] = Path(folder).name
     fields["command"] = _SINGLE_BRACES.sub(r"${{\1.\2}}", str(data.get("command", "")))
     compute = data.get("compute")
-    if isinstance(compute, str) and not compute.startswith("azureml://"):
-        fields["compute"] = compute.removeprefix("azureml:")
+    fields["compute"] = None
+    if isinstance(compute, str):
+        is_registry = compute.startswith("azureml://")
+        fields["compute"] = compute if is_registry else compute.removeprefix("azureml:")
 
     for name, complete in _COMPLETED.items():
         part = complete(mapping(data.get(name)))
@@ -428,9 +442,8 @@ def _environment_file(path: str, folder: str | None) -> JsonObject:
         LookupError,
     ):
         hint = "create the file at that path, or mend its YAML"
-        raise UsageError(
-            f"the environment file `{place}` cannot be read", hint=hint, code="CT981"
-        ) from None
+        message = f"the environment file `{place}` cannot be read"
+        raise JobError([Problem(("environment",), message, hint, code="CT981")]) from None
 
     definition = mapping(data)
     beside = os.path.dirname(path)
@@ -448,11 +461,10 @@ def _conda_text(place: str) -> str:
     try:
         return read_text(place)
     except (OSError, Unreadable):
-        raise UsageError(
-            f"the conda file `{place}` cannot be read",
-            hint="create the file at that path, or correct the path",
-            code="CT981",
-        ) from None
+        message = f"the conda file `{place}` cannot be read"
+        hint = "create the file at that path, or correct the path"
+        path = ("environment", "conda_file")
+        raise JobError([Problem(path, message, hint, code="CT981")]) from None
 
 
 def _from_code(path: str, code: object, folder: str | None) -> str:
@@ -492,7 +504,7 @@ def _identity(fields: JsonObject) -> JsonObject:
 
 def _limits(fields: JsonObject) -> JsonObject:
     timeout = fields.get("timeout")
-    return {"timeout": timeout} if isinstance(timeout, int) and timeout else {}
+    return {"timeout": timeout} if isinstance(timeout, int) and timeout > 0 else {}
 
 
 _COMPLETED = {

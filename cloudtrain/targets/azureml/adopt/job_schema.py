@@ -8,6 +8,7 @@ import io
 import json
 import logging
 import os
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -24,7 +25,8 @@ Refusal = tuple[ValuePath, str]
 
 
 def _is_text(value: object) -> bool:
-    return isinstance(value, str)
+    """A subclass of `str` stands for what YAML reads as another type, such as a date."""
+    return type(value) is str
 
 
 def _is_count(value: object) -> bool:
@@ -43,6 +45,11 @@ def _is_reference(value: object) -> bool:
     return _is_text(value) and str(value).startswith(("azureml:", "file:"))
 
 
+def _is_conda(value: object) -> bool:
+    is_path = _is_text(value) and not str(value).startswith("file:")
+    return is_path or isinstance(value, Mapping)
+
+
 CHECKS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "any": (lambda _: True, ""),
     "shown": (lambda _: True, ""),
@@ -58,7 +65,7 @@ CHECKS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "mapping": (lambda value: isinstance(value, Mapping), "a mapping"),
     "list": (lambda value: isinstance(value, list), "a list"),
     "null": (lambda value: value is None, "a mapping"),
-    "conda": (lambda value: _is_text(value) or isinstance(value, Mapping), "the path of a file"),
+    "conda": (_is_conda, "the path of a file, without `file:`"),
     "type_command": (lambda value: value == "command", "`command`, in lower case"),
     "type_sweep": (lambda value: value == "sweep", "`sweep`, in lower case"),
     "literal": (
@@ -81,6 +88,9 @@ def refused(value: Any, rule: Any, path: ValuePath = ()) -> Iterator[Refusal]:
             yield path, "Azure ML's tools refuse the value: write a mapping"
             return
         for name, item in value.items():
+            is_variable = rule["each"] in ("input", "output")
+            if not _is_text(name) or (is_variable and not _NAME.fullmatch(name)):
+                yield (*path, name), f"Azure ML's tools refuse the name `{name}`"
             yield from refused(item, rule["each"], (*path, name))
     elif rule in CHECKS:
         is_right, what = CHECKS[rule]
@@ -123,6 +133,10 @@ def _refused_in_part(value: JsonMapping, name: str, path: ValuePath) -> Iterator
             yield (*path, key), f"Azure ML's tools refuse the file: `{key}` is missing"
 
 
+_NAME = re.compile("[a-zA-Z_][a-zA-Z0-9_]*")
+"""The name of an input or an output."""
+
+
 class RefusedBySDK(Exception):
     """azure-ai-ml, which is installed here, refuses the file."""
 
@@ -151,8 +165,9 @@ def body_by_sdk(data: JsonMapping, folder: str | None) -> JsonObject | None:
             body = to_rest_job_object(job).as_dict()
         # the SDK raises errors of all kinds for a file that it refuses
         except Exception as error:
-            words = str(error).replace("\\n", " ").replace("\\", "").split()
-            raise RefusedBySDK(shortened(" ".join(words), 300)) from error
+            text = re.sub(r"\x1b\[\d+m|\\+n?|[{}\[\]]", " ", str(error))
+            words = text.rpartition("failed:")[2].split()
+            raise RefusedBySDK(shortened(" ".join(words), 200)) from error
     properties: JsonObject = json.loads(json.dumps(body, default=str))["properties"]
     return properties
 
