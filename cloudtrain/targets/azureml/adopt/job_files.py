@@ -208,6 +208,11 @@ def _original(
     if str(data.get("code")).startswith("git+"):
         own["code"] = "the code is in a repository: clone it, and name its folder in `source_dir`"
 
+    code = data.get("code")
+    source = None
+    if folder is not None and isinstance(code, str) and os.path.exists(os.path.join(folder, code)):
+        source = code
+
     files: dict[str, str] = {}
     body = body_of(data, folder, files)
     body[VARIABLES] = variable_texts(body[VARIABLES])
@@ -219,6 +224,7 @@ def _original(
         workspace_in(data),
         files,
         folder,
+        source,
         lost={**lost, **own},
     )
 
