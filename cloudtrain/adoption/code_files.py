@@ -4,13 +4,13 @@ bundle."""
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Container, Iterable
 from itertools import islice
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 
 from cloudtrain.code.data import MOST_FILES
-from cloudtrain.code.files import Ignored, escape_path
+from cloudtrain.code.files import escape_path
 from cloudtrain.code.ignore import IGNORE_FILE, INCLUDE_FILE, ignore_line
 from cloudtrain.code.secret_names import secret_name
 from cloudtrain.code.walk import Walk, walk
@@ -61,49 +61,39 @@ def _differences(sent: Iterable[str], bundle: Walk) -> list[CodeDifference]:
     ours = {file.path for file in bundle.files if not _is_ours(file.path)}
     differences = []
 
-    missing = [path for path in theirs - ours if not _is_below(path, bundle.links)]
+    missing = {path for path in theirs - ours if _top(path, bundle.links) == path}
     if missing:
-        names = _named(_left_out(missing, bundle.ignored))
+        ignored = {item.path for item in bundle.ignored}
+        names = _named({_top(path, ignored) for path in missing})
         reason = f"only the original sends {names}; {_remedy(min(missing))}"
-        differences.append(("source_dir (left out)", _counted(missing), ABSENT_TEXT, reason))
+        differences.append(("source_dir (left out)", f"{len(missing)} files", ABSENT_TEXT, reason))
 
     added = ours - theirs
     if added:
         line = f"a line such as `{ignore_line(min(added))}` in `{IGNORE_FILE}` leaves a file out"
         reason = f"only the adopted job sends {_named(added)}; {line}"
-        differences.append(("source_dir (added)", ABSENT_TEXT, _counted(added), reason))
+        differences.append(("source_dir (added)", ABSENT_TEXT, f"{len(added)} files", reason))
     return differences
 
 
-def _counted(paths: Collection[str]) -> str:
-    return "1 file" if len(paths) == 1 else f"{len(paths)} files"
-
-
 def _is_ours(path: str) -> bool:
-    is_own = path in (IGNORE_FILE, INCLUDE_FILE)
-    return is_own or "__pycache__" in path.split("/")
+    return path in (IGNORE_FILE, INCLUDE_FILE) or "__pycache__" in path.split("/")
 
 
-def _is_below(path: str, places: Iterable[str]) -> bool:
-    return any(path == place or path.startswith(f"{place}/") for place in places)
-
-
-def _left_out(missing: Iterable[str], ignored: Iterable[Ignored]) -> Iterator[str]:
-    """Yield the missing files, with one name for all files of an ignored folder."""
-    folders = {item.path for item in ignored}
-    for path in missing:
-        parts = path.split("/")
-        heads = ["/".join(parts[:depth]) for depth in range(1, len(parts))]
-        top = next((head for head in heads if head in folders), None)
-        yield path if top is None else f"{top}/"
+def _top(path: str, places: Container[str]) -> str:
+    """Return the first folder above the path that is one of `places`; the path if there is none."""
+    for parent in reversed(PurePosixPath(path).parents):
+        if str(parent) in places:
+            return f"{parent}/"
+    return path
 
 
 def _named(paths: Iterable[str]) -> str:
     """Return the first paths, and how many more there are."""
-    names = sorted(set(paths))
-    shown = ", ".join(f"`{escape_path(name)}`" for name in names[:_NAMED])
-    more = len(names) - _NAMED
-    return f"{shown} and {more} more" if more > 0 else shown
+    names = [f"`{escape_path(name)}`" for name in sorted(paths)]
+    if len(names) > _NAMED:
+        names[_NAMED:] = [f"{len(names) - _NAMED} more"]
+    return ", ".join(names)
 
 
 def _remedy(path: str) -> str:

@@ -83,8 +83,9 @@ def _with_places(original: Original, content: Content, source: str) -> Original:
         if place is not None:
             lost[name] = f"{source}:{place.line}:{place.column}: {reason}"
     for problem in content.problems:
-        place_of_second = f"{source}:{problem.line}:{problem.column}"
-        lost.setdefault(problem.dotted, f"{place_of_second}: {problem.message}")
+        if problem.code == "CT004":
+            message = f"{source}:{problem.line}:{problem.column}: {problem.message}"
+            lost.setdefault(problem.dotted, message)
     return replace(original, lost=lost)
 
 

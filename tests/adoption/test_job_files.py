@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -115,7 +116,156 @@ def test_a_value_that_azure_refuses_is_a_difference(
     """azure-ai-ml 1.35.2 accepts none of these files; they were forms of its preview, and of components."""
     found = adopted("".join(line for line in JOB.splitlines(True) if line[:5] != more[:5]) + more)
     assert [item.path for item in found.differences] == [path]
-    assert (found.job.source_dir, found.settings.get("compute", "gpu")) == ("src", "gpu")
+
+
+FAULTS = """\
+$schema: https://azuremlschemas.azureedge.net/latest/sparkJob.schema.json
+type: Command
+command: python train.py {inputs.flag}
+code: src
+environment: {image: x:1, conda_file: file:conda.yml, channels: [a]}
+description: 5
+tags: {a: 1, 2: b, when: 2024-01-01}
+properties: {a: null, b: true}
+limits: {timout: 60, timeout: "60"}
+resources: {instance_count: 2.5, gpus: 1, shm_size: 8, docker_args: [a, 1], locations: eastus}
+distribution: {type: PyTorch, process_count_per_instance: 4, node_count: 2}
+queue_settings: {job_tier: cheap, prio: high}
+identity: {type: managed, msi_resource_id: /x}
+services:
+  lab: {type: JupyterLab}
+  ssh: {type: ssh, nodes: some, log_dir: x}
+inputs:
+  flag: true
+  a-b: 1
+  data: {type: uri_folder, path: "azureml:d:1", mode: rw_mount, optional: true}
+  table: {type: mltable, mode: eval_mount}
+outputs:
+  o: {type: Uri_Folder, mode: MOUNT}
+  p: {mode: ro_mount, description: x}
+limits: {timeout: -1}
+"""
+SWEEP_FAULTS = """\
+$schema: https://azuremlschemas.azureedge.net/latest/sweepJob.schema.json
+trial:
+  command: python train.py --lr ${{search_space.lr}}
+  code: src
+  environment: azureml:e:1
+  limits: {timeout: 60}
+search_space:
+  lr: {type: uniform, min_value: 0, max_value: "1", log: true}
+  n: {type: choice, values: 3}
+  q: {type: triangular}
+objective: {goal: most, metric: loss}
+sampling_algorithm: {type: random, sede: 3}
+early_termination: {type: bandit, slack: 0.1}
+limits: {max_trials: 4}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        (
+            FAULTS,
+            {
+                "type": 2, "environment.conda_file": 5, "environment.channels": 5, "description": 6,
+                "tags.a": 7, "tags.2": 7, "tags.when": 7, "properties.b": 8, "limits": 25,
+                "limits.timeout": 9, "resources.instance_count": 10, "resources.gpus": 10,
+                "resources.shm_size": 10, "resources.docker_args": 10, "resources.locations": 10,
+                "distribution.node_count": 11, "queue_settings.job_tier": 12, "queue_settings.prio": 12,
+                "identity.msi_resource_id": 13, "services.lab.type": 15, "services.ssh.nodes": 16,
+                "services.ssh.log_dir": 16, "inputs.a-b": 19, "inputs.data.mode": 20,
+                "inputs.data.optional": 20, "inputs.table.path": 21, "outputs.p.mode": 24,
+                "outputs.p.description": 24,
+            },
+        ),
+        (
+            SWEEP_FAULTS,
+            {
+                "type": None, "trial.limits": 6, "search_space.lr.max_value": 8,
+                "search_space.lr.log": 8, "search_space.n.values": 9, "search_space.q.type": 10,
+                "objective.goal": 11, "objective.metric": 11, "objective.primary_metric": 11,
+                "sampling_algorithm.sede": 12, "early_termination.slack": 13, "limits.max_trials": 14,
+                "limits.max_total_trials": 14,
+            },
+        ),
+    ],
+)  # fmt: skip
+def test_every_key_and_value_that_azure_refuses_has_its_line(
+    text: str, lines: dict[str, int | None], adopted: Callable[..., ct.Adoption], tmp_path: Path
+) -> None:
+    """At every depth: unknown keys, wrong types, words of another list, names that are none, keys twice."""
+
+    (tmp_path / "conda.yml").write_text("dependencies: [python=3.11]\n")
+    found = {}
+    for item in adopted(text).differences:
+        place = re.match(r".*az\.yml:(\d+):\d+: ", item.reason)
+        if place is not None or item.path in lines:
+            found[item.path] = int(place[1]) if place is not None else None
+    assert found == lines
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "paths"),
+    [
+        ("code: src", "code: nowhere", ["code"]),
+        ("code: src", "code: azureml:mine", ["code"]),
+        ("azureml:e:1", "e:1", ["environment"]),
+        ("azureml:e:1", "{image: x:1, build: {path: src}}", ["environment", "environment.build.path"]),
+        ("azureml:e:1", "file:env.yml", ["environment.conda"]),
+        ("compute: azureml:gpu", "compute: 5", ["compute"]),
+    ],
+)  # fmt: skip
+def test_what_azure_misses_around_a_file(
+    old: str, new: str, paths: list[str], adopted: Callable[..., ct.Adoption], tmp_path: Path
+) -> None:
+    """Folders, files and versions that are missing, and keys of a file that the job file names."""
+    (tmp_path / "env.yml").write_text("name: x\nimage: x:1\nconda: c.yml\n")
+    found = adopted(JOB.replace(old, new))
+    assert [item.path for item in found.differences] == paths
+
+
+def test_what_azure_drops_is_not_sent(adopted: Callable[..., ct.Adoption]) -> None:
+    """Where the SDK drops or completes a value, so does the adopted job."""
+    found = adopted(
+        JOB
+        + "properties: {_azureml.ComputeTargetType: amlcompute, mine: a}\n"
+        + "resources: {docker_args: [a], locations: [eastus], max_instance_count: 3}\n"
+    )
+    assert found.equal
+    sent = body_sent(found)
+    assert "_azureml.ComputeTargetType" not in sent["properties"]
+    assert sent["properties"]["mine"] == "a"
+    assert not {"locations", "maxInstanceCount"} & sent["resources"].keys()
+
+
+def test_the_schema_of_another_job_does_not_count(adopted: Callable[..., ct.Adoption]) -> None:
+    """azure-ai-ml reads `type`, and without it a command job."""
+    schema = "$schema: https://azuremlschemas.azureedge.net/latest/sweepJob.schema.json\n"
+    assert adopted(schema + JOB).equal
+
+
+def test_a_reference_to_no_range_is_a_difference(adopted: Callable[..., ct.Adoption]) -> None:
+    """azure-ai-ml sends the sweep, and every trial of it fails."""
+    found = adopted(SEARCH.replace("COMMAND", "python train.py --lr ${{search_space.rate}}"))
+    assert "trial.command" in [item.path for item in found.differences]
+
+
+def test_a_missing_conda_file_has_a_place(
+    adopted: Callable[..., ct.Adoption], tmp_path: Path
+) -> None:
+    """An error, because the job could not be written: with the line of the file, and of a sweep's trial."""
+    environment = "{image: x:1, conda_file: no.yml}"
+    with pytest.raises(ct.JobError) as caught:
+        adopted(JOB.replace("azureml:e:1", environment))
+    problem = caught.value.problems[0]
+    assert (problem.code, problem.line, problem.column) == ("CT981", 2, 27)
+    assert problem.path == ("environment", "conda_file")
+    with pytest.raises(ct.JobError) as caught:
+        adopted(SEARCH.replace("azureml:e:1", environment))
+    assert caught.value.problems[0].path == ("trial", "environment", "conda_file")
+    assert caught.value.problems[0].line == 2
 
 
 def test_single_braces_are_references(adopted: Callable[..., ct.Adoption], tmp_path: Path) -> None:

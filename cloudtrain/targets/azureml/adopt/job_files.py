@@ -17,7 +17,6 @@ from typing import Any
 
 from cloudtrain.documents.document import Unreadable, load_table, read_document, read_text
 from cloudtrain.errors import JobError, Problem, UsageError, dotted
-from cloudtrain.plans.comparison import ValuePath
 from cloudtrain.targets.adoption import Original
 from cloudtrain.targets.azureml.adopt.job_schema import Refusal, RefusedBySDK, body_by_sdk, refused
 from cloudtrain.targets.azureml.compile.places import SCHEMES
@@ -47,6 +46,9 @@ TABLES = load_table(__file__, "../export.toml")
 _KINDS: dict[str, str] = TABLES["kinds"]
 _SHARED = frozenset(field.word.partition(".")[0] for field in FIELDS if field.word)
 """Fields that the table codes."""
+
+_REFERENCE = re.compile(r"\{\s*(inputs|outputs|search_space)\.([^}\s]*)\s*\}")
+"""A reference in a command, in the older or the newer form."""
 
 _SINGLE_BRACES = re.compile(r"(?<!\{)\{(inputs|outputs|search_space)\.([^}]*)\}(?!\})")
 """The older form of a reference. azure-ai-ml 1.35.2 sends it as `${{...}}`."""
@@ -84,7 +86,14 @@ def _as_azure_reads(original: Original, data: JsonMapping, kind: str, folder: st
     here, and with what Azure ML's tools refuse of the file."""
     trial = ("trial",) if kind == "sweep" else ()
     fields = mapping(data.get("trial")) or data
-    absent = [*_wrong_code(fields, folder, trial), *_wrong_environment(fields, folder, trial)]
+    absent: list[Refusal] = []
+    for path, reason in _wrong_places(fields, folder):
+        absent.append(((*trial, *path), reason))
+    if data.get("type", "command") != kind:
+        absent.append((("type",), f"Azure ML's tools refuse the file: write `type: {kind}`"))
+    for word, name in _REFERENCE.findall(str(fields.get("command"))):
+        if name not in mapping(data.get(word)):
+            absent.append(((*trial, "command"), f"the job has no `{word}.{name}`"))
     refusals = [*refused(data, kind), *absent]
     request = original.request
     try:
@@ -115,36 +124,30 @@ def _completed(theirs: JsonObject, ours: JsonMapping, data: JsonMapping) -> Json
     return body
 
 
-def _wrong_code(fields: JsonMapping, folder: str, start: ValuePath) -> Iterator[Refusal]:
-    """Yield why Azure ML's tools refuse the `code` among `fields`, which stand at `start`."""
-    code = fields.get("code")
-    if not isinstance(code, str) or code.startswith(("git+", "azureml://", "azureml:/")):
-        return
-    reference = code.partition("azureml:")[2]
-    if reference:
-        if ":" not in reference and "@" not in reference:
-            yield (*start, "code"), f"Azure ML's tools need a version: `{code}:1`"
-    elif not os.path.exists(os.path.join(folder, code)):
-        yield (*start, "code"), f"`{code}` is not a folder here, and Azure ML's tools need it"
+def _wrong_places(fields: JsonMapping, folder: str) -> Iterator[Refusal]:
+    """Yield what Azure ML's tools, or the service, refuse of the code and of the environment among
+    `fields`, because of what is in `folder` or of how it is written."""
+    code = str(fields.get("code", "azureml:/"))
+    has_version = code.startswith(("git+", "azureml:/")) or code.count(":") > 1 or "@" in code
+    if not has_version and not os.path.exists(os.path.join(folder, code)):
+        yield ("code",), f"`{code}` is not a folder here, or the version is missing"
 
-
-def _wrong_environment(fields: JsonMapping, folder: str, start: ValuePath) -> Iterator[Refusal]:
-    """Yield why Azure ML's tools refuse the definition of an environment among `fields`."""
     environment = fields.get("environment")
+    if isinstance(environment, str) and environment.startswith("file:"):
+        environment = _environment_file(environment.removeprefix("file:"), folder)
+        yield from refused(environment, "environment", ("environment",))
     if not isinstance(environment, Mapping):
+        if not str(environment).startswith("azureml:"):
+            yield ("environment",), "Azure ML's tools refuse the file: write `azureml:NAME:VERSION`"
         return
-    path = (*start, "environment")
     if ("image" in environment) == ("build" in environment):
-        yield path, "Azure ML's tools need either an `image` or a `build`"
+        yield ("environment",), "Azure ML's tools need either an `image` or a `build`"
+    if str(environment.get("conda_file")).startswith("file:"):
+        yield ("environment", "conda_file"), "Azure ML's tools refuse the file: remove `file:`"
     build = mapping(environment.get("build"))
-    place = str(build.get("path"))
-    if not build or not is_local(place):
-        return
-    file = os.path.join(place, str(build.get("dockerfile_path", "Dockerfile")))
-    if not os.path.isdir(os.path.join(folder, place)):
-        yield (*path, "build", "path"), f"`{place}` is not a folder here"
-    elif not os.path.isfile(os.path.join(folder, file)):
-        yield (*path, "build", "dockerfile_path"), f"`{file}` is not a file here"
+    file = os.path.join(str(build.get("path")), str(build.get("dockerfile_path", "Dockerfile")))
+    if build and is_local(file) and not os.path.isfile(os.path.join(folder, file)):
+        yield ("environment", "build", "path"), f"there is no file `{file}`"
 
 
 def not_a_command(kind: str) -> UsageError:
@@ -195,10 +198,6 @@ def _original(
     """Return a job of `kind` from the fields of a job file. `lost` are the parts that are left out;
     those that no job does in the same way are added to them."""
     data = dict(data)
-    for name, key in _OLDER_FORMS.items():
-        if isinstance(data.get(name), Mapping):
-            data[name] = data[name].get(key)
-
     own: dict[str, str] = {}
     if str(data.get("compute")).lower() in ("local", "azureml:local"):
         own["compute"] = (
@@ -229,10 +228,6 @@ def _original(
     )
 
 
-_OLDER_FORMS = {"code": "local_path", "compute": "target"}
-"""Maps fields that once were mappings to the key that holds the value."""
-
-
 def _sweep(data: JsonMapping, folder: str | None) -> Original:
     """Return the trial of a sweep file, with the search beside the fields of its body."""
     trial = data.get("trial")
@@ -255,7 +250,7 @@ def _sweep(data: JsonMapping, folder: str | None) -> Original:
     early = mapping(data.get("early_termination"))
     if early:
         words = str(early.pop("type", "")).split("_")
-        policy = "".join(map(str.capitalize, words))
+        policy = "".join(word[:1].upper() + word[1:] for word in words)
         search["earlyTermination"] = {"policyType": policy, **_in_camel_case(early)}
     body = job.request["properties"] | search
     return replace(job, request={"properties": body})
@@ -502,12 +497,6 @@ def _resources(fields: JsonObject) -> JsonObject:
     return fields
 
 
-def _identity(fields: JsonObject) -> JsonObject:
-    if fields.get("msi_resource_id") is not None:
-        fields["resource_id"] = fields.pop("msi_resource_id")
-    return fields
-
-
 def _limits(fields: JsonObject) -> JsonObject:
     timeout = fields.get("timeout")
     return {"timeout": timeout} if isinstance(timeout, int) and timeout > 0 else {}
@@ -516,16 +505,13 @@ def _limits(fields: JsonObject) -> JsonObject:
 _COMPLETED = {
     "distribution": _distribution,
     "resources": _resources,
-    "identity": _identity,
     "limits": _limits,
 }
 
 
 def _service(fields: object) -> JsonObject:
     service = mapping(fields)
-    kind = service.get("type") or service.get("job_service_type") or ""
-    words = ("nodes", "port", "properties", "ssh_public_keys", "log_dir")
-    return {"type": kind, **pick(service, words)}
+    return without(service, ("endpoint", "status", "error_message"))
 
 
 def _input(fields: object) -> object:
@@ -547,7 +533,7 @@ def _data(fields: JsonMapping) -> JsonObject:
 
 def _output(fields: object) -> JsonObject:
     given = mapping(fields)
-    output = _data(given) | pick(given, ("name", "description"))
+    output = _data(given) | pick(given, ("name",))
     if given.get("version") is not None:
         output["version"] = _text(given["version"])
     return output

@@ -10,7 +10,7 @@ import logging
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cloudtrain.documents.document import load_table
@@ -24,117 +24,82 @@ Refusal = tuple[ValuePath, str]
 """The path of a value that azure-ai-ml refuses or changes, and the reason."""
 
 
-def _is_text(value: object) -> bool:
-    """A subclass of `str` stands for what YAML reads as another type, such as a date."""
-    return type(value) is str
+TYPES = {str: "text", int: "count", float: "number", bool: "flag", list: "list", dict: "mapping"}
+"""The words of the table for types. A subclass of `str`, which has no word, stands for what YAML
+reads as another type, such as a date."""
 
+_NAME = re.compile("[a-zA-Z_][a-zA-Z0-9_]*")
+"""The name of an input or an output."""
 
-def _is_count(value: object) -> bool:
-    return type(value) is int and value >= 0
-
-
-def _is_number(value: object) -> bool:
-    return type(value) in (int, float)
-
-
-def _are_texts(value: object) -> bool:
-    return isinstance(value, list) and all(map(_is_text, value))
-
-
-def _is_reference(value: object) -> bool:
-    return _is_text(value) and str(value).startswith(("azureml:", "file:"))
-
-
-def _is_conda(value: object) -> bool:
-    is_path = _is_text(value) and not str(value).startswith("file:")
-    return is_path or isinstance(value, Mapping)
-
-
-CHECKS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
-    "any": (lambda _: True, ""),
-    "shown": (lambda _: True, ""),
-    "text": (_is_text, "a text"),
-    "text_or_null": (lambda value: value is None or _is_text(value), "a text, in quotes"),
-    "text_or_number": (lambda value: _is_text(value) or _is_number(value), "a number"),
-    "texts": (_are_texts, "a list of texts"),
-    "text_or_texts": (lambda value: _is_text(value) or _are_texts(value), "a text"),
-    "version": (lambda value: _is_text(value) or type(value) is int, "a text, in quotes"),
-    "count": (_is_count, "a whole number of at least 0"),
-    "number": (_is_number, "a number"),
-    "flag": (lambda value: type(value) is bool, "`true` or `false`"),
-    "mapping": (lambda value: isinstance(value, Mapping), "a mapping"),
-    "list": (lambda value: isinstance(value, list), "a list"),
-    "null": (lambda value: value is None, "a mapping"),
-    "conda": (_is_conda, "the path of a file, without `file:`"),
-    "type_command": (lambda value: value == "command", "`command`, in lower case"),
-    "type_sweep": (lambda value: value == "sweep", "`sweep`, in lower case"),
-    "literal": (
-        lambda value: _is_text(value) or _is_number(value) or type(value) is bool,
-        "a text, a number, `true` or `false`",
-    ),
-    "reference": (_is_reference, "`azureml:NAME:VERSION`, or a definition"),
-}
-"""Maps each check of the table to its function, and to what to write."""
+_REFUSE = "Azure ML's tools refuse the file"
 
 
 def refused(value: Any, rule: Any, path: ValuePath = ()) -> Iterator[Refusal]:
     """Yield what azure-ai-ml refuses of a value, or would change, by a rule of the table."""
     if isinstance(rule, list):
         if not _is_word(value, rule):
-            near = did_you_mean(str(value), rule)
-            yield path, f"Azure ML's tools do not know the value `{value}`: {near}"
-    elif isinstance(rule, Mapping):
+            yield (
+                path,
+                f"{_REFUSE}: `{value}` is none of its words: {did_you_mean(str(value), rule)}",
+            )
+    elif isinstance(rule, dict):
         if not isinstance(value, Mapping):
-            yield path, "Azure ML's tools refuse the value: write a mapping"
+            yield path, f"{_REFUSE}: write a mapping"
             return
         for name, item in value.items():
             is_variable = rule["each"] in ("input", "output")
-            if not _is_text(name) or (is_variable and not _NAME.fullmatch(name)):
-                yield (*path, name), f"Azure ML's tools refuse the name `{name}`"
+            if type(name) is not str or (is_variable and not _NAME.fullmatch(name)):
+                yield (*path, name), f"{_REFUSE}: `{name}` is no name"
             yield from refused(item, rule["each"], (*path, name))
-    elif rule in CHECKS:
-        is_right, what = CHECKS[rule]
-        if not is_right(value):
-            yield path, f"Azure ML's tools refuse or change the value `{value}`: write {what}"
+    elif rule not in SCHEMA:
+        if rule != "any" and _type_of(value) not in rule.split(" or "):
+            yield path, f"Azure ML's tools refuse or change the value `{value}`: write a {rule}"
     elif isinstance(value, Mapping):
         yield from _refused_in_part(value, rule, path)
     else:
         yield from refused(value, SCHEMA["scalars"].get(rule, "mapping"), path)
 
 
+def _type_of(value: object) -> str | None:
+    if value is None:
+        return "null"
+    if type(value) is int and value < 0:
+        return "number"
+    if isinstance(value, list) and all(type(item) is str for item in value):
+        return "list of texts"
+    return TYPES.get(type(value))
+
+
 def _is_word(value: object, words: list[str]) -> bool:
     """In place of a word in lower case, azure-ai-ml accepts every spelling of it."""
-    return _is_text(value) and (value in words or str(value).lower() in words)
+    return isinstance(value, str) and (value in words or value.lower() in words)
 
 
 def _refused_in_part(value: JsonMapping, name: str, path: ValuePath) -> Iterator[Refusal]:
     """Yield what azure-ai-ml refuses of a mapping, which is a part of the table."""
     if name == "input" and value.keys() == {"value"}:
-        yield from refused(value["value"], "literal", (*path, "value"))
+        yield from refused(value["value"], SCHEMA["scalars"]["input"], (*path, "value"))
         return
 
     kinds = SCHEMA[name]
     keys = kinds[0]
-    if "type" in value and isinstance(keys["type"], list):
+    if isinstance(keys.get("type"), list) and "type" in value:
         known = [word for kind in kinds for word in kind["type"]]
-        if not _is_word(value["type"], known):
+        keys = next((kind for kind in kinds if _is_word(value["type"], kind["type"])), None)
+        if keys is None:
             yield from refused(value["type"], known, (*path, "type"))
             return
-        keys = next(kind for kind in kinds if _is_word(value["type"], kind["type"]))
 
+    required = keys.get("required", [])
     for key, item in value.items():
         if key in keys and key != "required":
             yield from refused(item, keys[key], (*path, key))
         else:
             near = did_you_mean(key, keys.keys() - {"required"})
-            yield (*path, key), f"Azure ML's tools refuse the file: no key `{key}` here: {near}"
-    for key in keys.get("required", ()):
+            yield (*path, key), f"{_REFUSE}: it has no key `{key}` here: {near}"
+    for key in required:
         if key not in value:
-            yield (*path, key), f"Azure ML's tools refuse the file: `{key}` is missing"
-
-
-_NAME = re.compile("[a-zA-Z_][a-zA-Z0-9_]*")
-"""The name of an input or an output."""
+            yield (*path, key), f"{_REFUSE}: `{key}` is missing"
 
 
 class RefusedBySDK(Exception):
