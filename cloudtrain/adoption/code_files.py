@@ -61,18 +61,19 @@ def _differences(sent: Iterable[str], bundle: Walk) -> list[CodeDifference]:
     ours = {file.path for file in bundle.files if not _is_ours(file.path)}
     differences = []
 
-    missing = {path for path in theirs - ours if _top(path, bundle.links) == path}
+    others = theirs - ours - bundle.links.keys()
+    missing = {path for path in others if _top(path, bundle.links) == path}
     if missing:
         ignored = {item.path for item in bundle.ignored}
         names = _named({_top(path, ignored) for path in missing})
         reason = f"only the original sends {names}; {_remedy(min(missing))}"
-        differences.append(("source_dir (left out)", f"{len(missing)} files", ABSENT_TEXT, reason))
+        differences.append(("source_dir (left out)", f"files: {len(missing)}", ABSENT_TEXT, reason))
 
     added = ours - theirs
     if added:
         line = f"a line such as `{ignore_line(min(added))}` in `{IGNORE_FILE}` leaves a file out"
         reason = f"only the adopted job sends {_named(added)}; {line}"
-        differences.append(("source_dir (added)", ABSENT_TEXT, f"{len(added)} files", reason))
+        differences.append(("source_dir (added)", ABSENT_TEXT, f"files: {len(added)}", reason))
     return differences
 
 

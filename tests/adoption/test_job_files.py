@@ -185,7 +185,7 @@ limits: {max_trials: 4}
             {
                 "type": None, "trial.limits": 6, "search_space.lr.max_value": 8,
                 "search_space.lr.log": 8, "search_space.n.values": 9, "search_space.q.type": 10,
-                "objective.goal": 11, "objective.metric": 11, "objective.primary_metric": 11,
+                "objective": 11, "objective.goal": 11, "objective.metric": 11, "objective.primary_metric": 11,
                 "sampling_algorithm.sede": 12, "early_termination.slack": 13, "limits.max_trials": 14,
                 "limits.max_total_trials": 14,
             },
