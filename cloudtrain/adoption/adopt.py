@@ -137,7 +137,7 @@ def _launch_of(source: str) -> tuple[TrainingLaunch, str] | None:
         return read_batch_script(text, folder or "."), f"the batch script {Path(source).name}"
 
     if source.endswith((".yaml", ".yml")):
-        data = parsed_text(text, source)
+        data = parsed_text(text, source).data
         if is_task_file(data):
             return read_task_file(data, folder or "."), f"the task file {Path(source).name}"
         if isinstance(data, dict) and "distributed_type" in data and "num_processes" in data:

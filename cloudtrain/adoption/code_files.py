@@ -45,13 +45,10 @@ def code_differences(original: Original, adopter: Adopter) -> list[CodeDifferenc
         if os.path.isdir(place):
             sent = adopter.sent_files(original, Path(place))
             return _differences(islice(sent, MOST_FILES), walk(place))
-    except CloudtrainError as error:
-        why = error.message
-    except (OSError, EOFError, ValueError) as error:
-        why = escape_path(str(error))
-    else:
-        return []
-    return [("source_dir", "", ABSENT_TEXT, f"the code cannot be compared: {why}")]
+    except (CloudtrainError, OSError, EOFError, ValueError) as error:
+        why = f"the code cannot be compared: {escape_path(str(error))}"
+        return [("source_dir", "", ABSENT_TEXT, why)]
+    return []
 
 
 def _differences(sent: Iterable[str], bundle: Walk) -> list[CodeDifference]:
@@ -100,6 +97,4 @@ def _named(paths: Iterable[str]) -> str:
 def _remedy(path: str) -> str:
     if secret_name(path) is not None:
         return "cloudtrain sends no file of secrets: name them in `environment.secrets`"
-    if path.endswith("/"):
-        return "a bundle holds no empty folders: let the script make them"
     return f"a line such as `!{ignore_line(path)}` in `{IGNORE_FILE}` adds a file"

@@ -42,8 +42,8 @@ def originals_of_document(source: str) -> list[Original]:
     """Return the jobs in a file or on stdin: a request, an event, a description or a job of another
     tool."""
     text, folder = text_of(source)
-    data = parsed_text(text, source)
-    content = read_document(text, _format_of(text, source))
+    content = parsed_text(text, source)
+    data = content.data
     originals: list[Original] = []
     try:
         for make_adopter in all_parts(AdopterMaker).values():
@@ -124,19 +124,15 @@ def _name(source: str) -> str:
     return "the text on stdin" if source == STDIN else f"`{source}`"
 
 
-def _format_of(text: str, source: str) -> Format:
-    form = _FORMATS.get(Path(source).suffix.lower())
-    if form is not None:
-        return form
-    is_json = text.lstrip("\ufeff \t\r\n").startswith(("{", "["))
-    return "json" if is_json else "yaml"
-
-
-def parsed_text(text: str, source: str) -> Any:
+def parsed_text(text: str, source: str) -> Content:
     """Parse the text of `source` as JSON or YAML. As in other tools, YAML has version 1.1: `yes` is
     true, `010` is 8 and `1e-4` is text."""
     name = _name(source)
-    form = _format_of(text, source)
+    form = _FORMATS.get(Path(source).suffix.lower())
+    if form is None:
+        is_json = text.lstrip("\ufeff \t\r\n").startswith(("{", "["))
+        form = "json" if is_json else "yaml"
+
     try:
         document = read_document(text, form)
         _refuse_half_characters(document.data)
@@ -146,7 +142,7 @@ def parsed_text(text: str, source: str) -> Any:
         hint = error.problem.hint or "correct this line"
         raise cannot_adopt(message, hint) from None
     if form == "json":
-        return document.data
+        return document
 
     # cloudtrain's own reader, which has found the mistakes, reads YAML 1.2
     import yaml
@@ -155,7 +151,7 @@ def parsed_text(text: str, source: str) -> Any:
         if _LONG_CLOCK.search(text):
             raise ValueError("a number in base 60 has too many digits")
         loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-        return _as_json(yaml.load(text, loader))
+        return document._replace(data=_as_json(yaml.load(text, loader)))
     except (yaml.YAMLError, ValueError, TypeError, AttributeError, LookupError) as error:
         message = f"{name} is not valid YAML: {error}"
         raise cannot_adopt(message, "correct this line") from None
@@ -178,7 +174,7 @@ def _refuse_half_characters(data: Any) -> None:
 def _as_json(value: Any) -> Any:
     """Convert YAML's values to JSON's: keys and dates become strings."""
     if isinstance(value, Mapping):
-        return {_text_of(key): _as_json(item) for key, item in value.items()}
+        return {_as_text(key): _as_json(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_as_json(item) for item in value]
     if isinstance(value, int) and value.bit_length() > 3 * MAX_DIGITS:
@@ -193,7 +189,7 @@ class Respelled(str):
     number. Tools that need a text refuse it."""
 
 
-def _text_of(key: object) -> str:
+def _as_text(key: object) -> str:
     return key if isinstance(key, str) else Respelled(key)
 
 

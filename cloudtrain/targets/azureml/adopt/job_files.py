@@ -181,15 +181,7 @@ def _kind_of(data: JsonMapping) -> str | None:
 
 def _kind_of_schema(name: str) -> str:
     """Return the type of object for the file name of a schema; `command` if no other fits."""
-    if name.startswith("command") and "component" not in name:
-        return "command"
-    for kind in ("sweep", "pipeline"):
-        if f"{kind}job" in name:
-            return kind
-    for kind in _KINDS:
-        if kind in name:
-            return kind
-    return "command"
+    return next((kind for kind in (*_KINDS, "sweep", "pipeline") if kind in name), "command")
 
 
 def _original(

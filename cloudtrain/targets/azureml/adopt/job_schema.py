@@ -9,7 +9,6 @@ import json
 import logging
 import os
 import re
-import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -143,8 +142,7 @@ def _silence() -> Iterator[None]:
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
-        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
-            warnings.simplefilter("ignore")
+        with contextlib.redirect_stderr(io.StringIO()):
             yield
     finally:
         logging.disable(before)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from fnmatch import fnmatch
 from pathlib import Path
 
 from cloudtrain.code.data import files_below
 from cloudtrain.targets.adoption import Original
 from cloudtrain.targets.sagemaker.adopt.trainers import is_trainer
 
-_IGNORED = (".env", ".git", "__pycache__", ".DS_Store", ".cache", ".ipynb_checkpoints")
+_IGNORED = {".env", ".git", "__pycache__", ".DS_Store", ".cache", ".ipynb_checkpoints"}
 """The default of `ignore_patterns` in version 3 (sagemaker-train 1.27.0)."""
 
 
@@ -20,14 +19,10 @@ def sent_files(original: Original, folder: Path) -> Iterator[str]:
     folders that are empty: their paths end with a slash."""
     is_version_3 = is_trainer(original.request)
     for file in files_below(folder):
-        if not is_version_3 or not any(map(_is_ignored, file.path.split("/"))):
+        if not is_version_3 or _IGNORED.isdisjoint(file.path.split("/")):
             yield file.path
 
     if not is_version_3:
         for place, folders, names in os.walk(folder):
             if not folders and not names:
                 yield f"{os.path.relpath(place, folder)}/"
-
-
-def _is_ignored(name: str) -> bool:
-    return any(fnmatch(name, pattern) for pattern in _IGNORED)
