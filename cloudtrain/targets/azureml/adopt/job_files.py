@@ -304,8 +304,9 @@ def _steps(data: JsonMapping, folder: str | None) -> Iterator[Original]:
             step["compute"] = compute
 
         lost: dict[str, str] = {}
-        for path, reason in refused(job, "step", ("jobs", name)):
-            lost[dotted(path)] = reason
+        refusals = [*refused(job, "step"), *_wrong_places(job, folder or ".")]
+        for path, reason in refusals:
+            lost[dotted(("jobs", name, *path))] = reason
         inputs = mapping(job.get("inputs"))
         for key, value in inputs.items():
             if "${{parent." in str(value):

@@ -23,7 +23,14 @@ Refusal = tuple[ValuePath, str]
 """The path of a value that azure-ai-ml refuses or changes, and the reason."""
 
 
-TYPES = {str: "text", int: "count", float: "number", bool: "flag", list: "list", dict: "mapping"}
+TYPES = {
+    str: "text",
+    int: "whole number",
+    float: "number",
+    bool: "flag",
+    list: "list",
+    dict: "mapping",
+}
 """The words of the table for types. A subclass of `str`, which has no word, stands for what YAML
 reads as another type, such as a date."""
 
@@ -37,10 +44,8 @@ def refused(value: Any, rule: Any, path: ValuePath = ()) -> Iterator[Refusal]:
     """Yield what azure-ai-ml refuses of a value, or would change, by a rule of the table."""
     if isinstance(rule, list):
         if not _is_word(value, rule):
-            yield (
-                path,
-                f"{_REFUSE}: `{value}` is none of its words: {did_you_mean(str(value), rule)}",
-            )
+            word = shortened(str(value))
+            yield path, f"{_REFUSE}: `{word}` is none of its words: {did_you_mean(word, rule)}"
     elif isinstance(rule, dict):
         if not isinstance(value, Mapping):
             yield path, f"{_REFUSE}: write a mapping"
@@ -52,7 +57,8 @@ def refused(value: Any, rule: Any, path: ValuePath = ()) -> Iterator[Refusal]:
             yield from refused(item, rule["each"], (*path, name))
     elif rule not in SCHEMA:
         if rule != "any" and _type_of(value) not in rule.split(" or "):
-            yield path, f"Azure ML's tools refuse or change the value `{value}`: write a {rule}"
+            kind = _type_of(value) or "a date"
+            yield path, f"Azure ML's tools refuse or change the value: it is {kind}, not {rule}"
     elif isinstance(value, Mapping):
         yield from _refused_in_part(value, rule, path)
     else:
