@@ -9,6 +9,7 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from math import isfinite
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -179,6 +180,8 @@ def _as_json(value: Any) -> Any:
         return [_as_json(item) for item in value]
     if isinstance(value, int) and value.bit_length() > 3 * MAX_DIGITS:
         raise ValueError("a number has too many digits")
+    if isinstance(value, float) and not isfinite(value):
+        raise ValueError("a number is infinite, or none")
     if value is None or isinstance(value, str | bool | int | float):
         return value
     return Respelled(value)

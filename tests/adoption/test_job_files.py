@@ -104,7 +104,7 @@ def test_yaml_is_read_as_version_1_1(adopted: Callable[..., ct.Adoption], tmp_pa
 @pytest.mark.parametrize(
     ("more", "path"),
     [
-        ("inputs: {key: {type: string, description: the key}}\n", "inputs.key.type"),
+        ("inputs: {key: {type: string, path: x}}\n", "inputs.key.type"),
         ("inputs: {key: {type: uri_folder}}\n", "inputs.key.path"),
         ("code: {local_path: src}\n", "code"),
         ("compute: {target: azureml:gpu, instance_count: 1}\n", "compute"),

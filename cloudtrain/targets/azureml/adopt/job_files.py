@@ -94,6 +94,9 @@ def _as_azure_reads(original: Original, data: JsonMapping, kind: str, folder: st
     for word, name in _REFERENCE.findall(str(fields.get("command"))):
         if name not in mapping(data.get(word)):
             absent.append(((*trial, "command"), f"the job has no `{word}.{name}`"))
+    for name, item in mapping(data.get("inputs")).items():
+        if isinstance(item, Mapping) and not (item.get("path") or "value" in item):
+            absent.append((("inputs", name, "path"), "the service needs the place of the data"))
     refusals = [*refused(data, kind), *absent]
     request = original.request
     try:
