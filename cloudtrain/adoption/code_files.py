@@ -27,31 +27,37 @@ CodeDifference = tuple[str, str, str, str]
 """The name of the field, what the original and what the adopted job sends, and the reason."""
 
 
-def code_differences(original: Original, adopter: Adopter) -> list[CodeDifference]:
+def code_differences(
+    original: Original, adopter: Adopter, build: str | None = None
+) -> list[CodeDifference]:
     """Return what differs between the code that the original sends and the bundle of the adopted
-    job; nothing if the code is not on this machine."""
+    job, and between the contents of `build`, the folder of the job's Dockerfile; nothing of a
+    folder that is not on this machine."""
+    differences = []
     try:
+        if build is not None and os.path.isdir(build):
+            sent = adopter.sent_files(original, Path(build))
+            differences += _differences("environment.build", islice(sent, MOST_FILES), walk(build))
+
+        place = os.path.abspath(os.path.join(original.folder or ".", original.source or "."))
         if original.code is not None:
             names = [name for name, _ in files_of(original.code)]
             with TemporaryDirectory() as folder:
                 unpack(original.code, Path(folder))
-                return _differences(names, walk(folder))
-
-        if original.source is None:
-            return []
-        place = os.path.abspath(os.path.join(original.folder or ".", original.source))
-        if os.path.isfile(place):
-            return _differences([os.path.basename(place)], walk(os.path.dirname(place)))
-        if os.path.isdir(place):
+                differences += _differences("source_dir", names, walk(folder))
+        elif original.source is not None and os.path.isfile(place):
+            bundle = walk(os.path.dirname(place))
+            differences += _differences("source_dir", [os.path.basename(place)], bundle)
+        elif original.source is not None and os.path.isdir(place):
             sent = adopter.sent_files(original, Path(place))
-            return _differences(islice(sent, MOST_FILES), walk(place))
+            differences += _differences("source_dir", islice(sent, MOST_FILES), walk(place))
     except (CloudtrainError, OSError, EOFError, ValueError) as error:
         why = f"the code cannot be compared: {escape_path(str(error))}"
-        return [("source_dir", "", ABSENT_TEXT, why)]
-    return []
+        differences.append(("source_dir", "", ABSENT_TEXT, why))
+    return differences
 
 
-def _differences(sent: Iterable[str], bundle: Walk) -> list[CodeDifference]:
+def _differences(field: str, sent: Iterable[str], bundle: Walk) -> list[CodeDifference]:
     """Compare the names of the files that the original sends with those of the bundle. cloudtrain's
     own files and Python's caches do not count."""
     theirs = {path for path in sent if not _is_ours(path)}
@@ -64,13 +70,13 @@ def _differences(sent: Iterable[str], bundle: Walk) -> list[CodeDifference]:
         ignored = {item.path for item in bundle.ignored}
         names = _named({_top(path, ignored) for path in missing})
         reason = f"only the original sends {names}; {_remedy(min(missing))}"
-        differences.append(("source_dir (left out)", f"files: {len(missing)}", ABSENT_TEXT, reason))
+        differences.append((f"{field} (left out)", f"files: {len(missing)}", ABSENT_TEXT, reason))
 
     added = ours - theirs
     if added:
         line = f"a line such as `{ignore_line(min(added))}` in `{IGNORE_FILE}` leaves a file out"
         reason = f"only the adopted job sends {_named(added)}; {line}"
-        differences.append(("source_dir (added)", ABSENT_TEXT, f"files: {len(added)}", reason))
+        differences.append((f"{field} (added)", ABSENT_TEXT, f"files: {len(added)}", reason))
     return differences
 
 

@@ -331,7 +331,10 @@ def _best(original: Original, place: Path) -> Adoption:
             break
     if best is None:
         raise _cannot_convert(original, refused)
-    code = [FieldDifference(*row) for row in code_differences(original, adopter)]
+    build = best.fields.get("environment", {}).get("build")
+    if build is not None:
+        build = os.path.normpath(place / (best.fields.get("source_dir") or ".") / build)
+    code = [FieldDifference(*row) for row in code_differences(original, adopter, build)]
     return replace(best, differences=(*best.differences, *code))
 
 

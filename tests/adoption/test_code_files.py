@@ -96,6 +96,19 @@ def test_a_single_file_travels_with_its_folder(tmp_path: Path) -> None:
     assert "`other.py`" in item.reason
 
 
+def test_the_folder_of_a_dockerfile_is_compared(tmp_path: Path) -> None:
+    """azure-ai-ml follows the ignore file in it, and cloudtrain its own."""
+    write(tmp_path / "src", {})
+    files = {"Dockerfile": "FROM x", ".amlignore": "*.txt", "a.txt": "", ".env": "", "b/c": ""}
+    write(tmp_path / "env", files)
+    (tmp_path / "az.yml").write_text(JOB.replace("azureml:e:1", "{build: {path: env}}"))
+    found = ct.adopt(tmp_path / "az.yml", folder=tmp_path / "ours").differences
+    assert [(item.path, item.original, item.adopted) for item in found] == [
+        ("environment.build (left out)", "files: 1", "(absent)"),
+        ("environment.build (added)", "(absent)", "files: 1"),
+    ]
+
+
 DRIVERS = {"InputDataConfig": [{"ChannelName": "sm_drivers"}]}
 """A request of version 3 of the SageMaker SDK."""
 
