@@ -68,8 +68,8 @@ def _differences(field: str, sent: Iterable[str], bundle: Walk) -> list[CodeDiff
     missing = {path for path in others if _top(path, bundle.links) == path}
     if missing:
         ignored = {item.path for item in bundle.ignored}
-        names = _named({_top(path, ignored) for path in missing})
-        reason = f"only the original sends {names}; {_remedy(min(missing))}"
+        tops = {_top(path, ignored) for path in missing}
+        reason = f"only the original sends {_named(tops)}; {_remedy(min(tops))}"
         differences.append((f"{field} (left out)", f"files: {len(missing)}", ABSENT_TEXT, reason))
 
     added = ours - theirs

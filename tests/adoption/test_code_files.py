@@ -39,6 +39,8 @@ ADDED = "source_dir (added)"
     [
         ({"a/b.py": "", ".gitignore": "", "a/.amlignore": "*"}, None, None),
         ({".amlignore": "*.csv\n!keep.csv\n", "a.csv": "", "d/keep.csv": ""}, None, ["a.csv"]),
+        ({".amlignore": "\ufeff*.csv\r\n", "a.csv": ""}, None, ["a.csv"]),
+        ({".cloudtrainignore": "d/", "d/e/a": ""}, ["d/"], None),
         # git does not look into an ignored folder, and azure-ai-ml does
         ({".amlignore": "d/\n!d/keep.csv\n", "d/a": "", "d/keep.csv": ""}, None, ["d/a"]),
         ({".amlignore": "", ".gitignore": "*.csv", "a.csv": ""}, None, None),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 from collections.abc import Iterator
 from functools import cache
@@ -48,9 +49,9 @@ def sent_files(folder: Path) -> Iterator[str]:
 
 def _patterns_of(folder: Path) -> list[Pattern]:
     name = next((name for name in _IGNORE_FILES if (folder / name).exists()), None)
-    lines = read_bytes(folder / name).splitlines() if name else []
+    content = read_bytes(folder / name) if name else b""
     patterns = []
-    for line in lines:
+    for line in content.removeprefix(codecs.BOM_UTF8).splitlines():
         try:
             pattern = pattern_of(line.rstrip())
         except NoPattern:
