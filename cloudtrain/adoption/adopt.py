@@ -142,7 +142,7 @@ def _launch_of(source: str, arguments: Sequence[str]) -> tuple[TrainingLaunch, s
         return launch, f"the shell script {Path(source).name}"
 
     if source.endswith((".yaml", ".yml")):
-        data = parsed_text(text, source)
+        data = parsed_text(text, source).data
         if is_task_file(data):
             return read_task_file(data, folder or "."), f"the task file {Path(source).name}"
         if isinstance(data, dict) and "distributed_type" in data and "num_processes" in data:

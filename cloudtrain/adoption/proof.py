@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from cloudtrain.adoption.code_files import code_differences
 from cloudtrain.documents.archives import unpack
 from cloudtrain.documents.document import read_document
 from cloudtrain.documents.toml_json import scalar_text, toml_key, toml_text
@@ -330,7 +331,11 @@ def _best(original: Original, place: Path) -> Adoption:
             break
     if best is None:
         raise _cannot_convert(original, refused)
-    return best
+    build = best.fields.get("environment", {}).get("build")
+    if build is not None:
+        build = os.path.normpath(place / (best.fields.get("source_dir") or ".") / build)
+    code = [FieldDifference(*row) for row in code_differences(original, adopter, build)]
+    return replace(best, differences=(*best.differences, *code))
 
 
 def _cannot_convert(original: Original, refused: JobError | None) -> UsageError:
@@ -352,6 +357,8 @@ def moved(draft: Draft, original: Original, place: Path) -> Draft:
         is_unpacked = source == CODE_FOLDER and original.code is not None
         # a comment says that the folder is only guessed
         if source is not None and not is_unpacked and ("source_dir",) not in draft.comments:
+            if os.path.isfile(os.path.join(folder, source)):
+                source = os.path.dirname(source) or "."
             job["source_dir"] = _from(place, folder, source)
         for data_input in job.get("inputs", {}).values():
             _move_input(data_input, original, place, folder)

@@ -8,6 +8,8 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from math import isfinite
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -16,12 +18,14 @@ from cloudtrain.adoption.proof import Adoption, adoption_of, differences_of, par
 from cloudtrain.documents.document import (
     MAX_BYTES,
     MAX_DIGITS,
+    Content,
     Format,
     Unreadable,
     read_bytes,
     read_document,
     read_text,
 )
+from cloudtrain.errors import JobError, Problem, dotted
 from cloudtrain.job.script import job_name_from, read_hyperparameters
 from cloudtrain.job.training import TrainingJob
 from cloudtrain.plans.comparison import ValuePath
@@ -39,12 +43,16 @@ def originals_of_document(source: str) -> list[Original]:
     """Return the jobs in a file or on stdin: a request, an event, a description or a job of another
     tool."""
     text, folder = text_of(source)
-    data = parsed_text(text, source)
-    originals = []
-    for make_adopter in all_parts(AdopterMaker).values():
-        originals += make_adopter().originals(data, folder)
+    content = parsed_text(text, source)
+    data = content.data
+    originals: list[Original] = []
+    try:
+        for make_adopter in all_parts(AdopterMaker).values():
+            originals += make_adopter().originals(data, folder)
+    except JobError as error:
+        raise JobError([_placed(item, content, source) for item in error.problems]) from None
     if originals:
-        return originals
+        return [_with_places(original, content, source) for original in originals]
 
     name = _name(source)
     if isinstance(data, Mapping) and "name" in data and {"entry_point", "source_dir"} & data.keys():
@@ -53,6 +61,33 @@ def originals_of_document(source: str) -> list[Original]:
     hint = "`cloudtrain adopt --help` lists what can be adopted"
     message = f"{name} contains no training job that cloudtrain recognizes"
     raise cannot_adopt(message, hint)
+
+
+def _placed(problem: Problem, content: Content, source: str) -> Problem:
+    """Return the problem with its place in the file. A problem of a search's trial may stand below
+    `trial`."""
+    for path in (problem.path, ("trial", *problem.path)):
+        place = content.positions.keys.get(path)
+        if place is not None:
+            return replace(problem, path=path, file=source, line=place.line, column=place.column)
+    return replace(problem, file=source)
+
+
+def _with_places(original: Original, content: Content, source: str) -> Original:
+    """Return the original with the place of each part that is lost, and with the keys that the file
+    has twice: other tools read only one of them."""
+    lost = dict(original.lost)
+    places = {dotted(path): place for path, place in content.positions.keys.items()}
+    for name, reason in lost.items():
+        # a key that is missing stands in the mapping that lacks it
+        place = places.get(name) or places.get(name.rpartition(".")[0])
+        if place is not None:
+            lost[name] = f"{source}:{place.line}:{place.column}: {reason}"
+    for problem in content.problems:
+        if problem.code == "CT004":
+            message = f"{source}:{problem.line}:{problem.column}: {problem.message}"
+            lost.setdefault(problem.dotted, message)
+    return replace(original, lost=lost)
 
 
 def text_of(source: str) -> tuple[str, str | None]:
@@ -90,7 +125,7 @@ def _name(source: str) -> str:
     return "the text on stdin" if source == STDIN else f"`{source}`"
 
 
-def parsed_text(text: str, source: str) -> Any:
+def parsed_text(text: str, source: str) -> Content:
     """Parse the text of `source` as JSON or YAML. As in other tools, YAML has version 1.1: `yes` is
     true, `010` is 8 and `1e-4` is text."""
     name = _name(source)
@@ -108,7 +143,7 @@ def parsed_text(text: str, source: str) -> Any:
         hint = error.problem.hint or "correct this line"
         raise cannot_adopt(message, hint) from None
     if form == "json":
-        return document.data
+        return document
 
     # cloudtrain's own reader, which has found the mistakes, reads YAML 1.2
     import yaml
@@ -117,7 +152,7 @@ def parsed_text(text: str, source: str) -> Any:
         if _LONG_CLOCK.search(text):
             raise ValueError("a number in base 60 has too many digits")
         loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-        return _as_json(yaml.load(text, loader))
+        return document._replace(data=_as_json(yaml.load(text, loader)))
     except (yaml.YAMLError, ValueError, TypeError, AttributeError, LookupError) as error:
         message = f"{name} is not valid YAML: {error}"
         raise cannot_adopt(message, "correct this line") from None
@@ -140,14 +175,25 @@ def _refuse_half_characters(data: Any) -> None:
 def _as_json(value: Any) -> Any:
     """Convert YAML's values to JSON's: keys and dates become strings."""
     if isinstance(value, Mapping):
-        return {str(key): _as_json(item) for key, item in value.items()}
+        return {_as_text(key): _as_json(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_as_json(item) for item in value]
     if isinstance(value, int) and value.bit_length() > 3 * MAX_DIGITS:
         raise ValueError("a number has too many digits")
+    if isinstance(value, float) and not isfinite(value):
+        raise ValueError("a number is infinite, or none")
     if value is None or isinstance(value, str | bool | int | float):
         return value
-    return str(value)
+    return Respelled(value)
+
+
+class Respelled(str):
+    """The text of a key or value that YAML reads as another type: a date, or a key that is a
+    number. Tools that need a text refuse it."""
+
+
+def _as_text(key: object) -> str:
+    return key if isinstance(key, str) else Respelled(key)
 
 
 # The code cells of a notebook as plain Python, without IPython's magics and shell lines.

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from cloudtrain.plans.comparison import ValuePath
@@ -137,6 +138,14 @@ class Adopter(Protocol):
 
     def drafts(self, original: Original) -> Iterator[Draft]:
         """Yield jobs that are equivalent to the original, the most portable first."""
+
+    def sent_files(self, original: Original, folder: Path) -> Iterator[str]:
+        """Yield the paths below `folder`, the original's code, of the files that its tool sends.
+        The path of an empty folder that is sent ends with a slash.
+
+        Raises:
+            CloudtrainError, OSError: a file cannot be sent, such as a link to nothing.
+        """
 
     def context(self, original: Original, settings: Any) -> CompileContext:
         """Return the context for compiling a draft: the original's name, and the account in the

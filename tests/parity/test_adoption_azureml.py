@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
+import cloudtrain as ct
 from cloudtrain.adoption.proof import write_adoption
+from cloudtrain.targets.azureml.adopt.code_files import sent_files
+from cloudtrain.targets.azureml.adopt.job_schema import RefusedBySDK, body_by_sdk
 from tests.parity.adoption import AZUREML, FILES, adopted, files_adopted
 
 pytestmark = pytest.mark.parity("azureml")
@@ -50,3 +55,136 @@ def test_a_job_file_is_adopted(name: str, tmp_path: Path) -> None:
         key: value for key, value in theirs.fields.items() if key not in without
     }
     assert ours.settings.items() >= {("compute", "gpu"), ("experiment", "x")}
+
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "azureml"
+RECORDED = sorted(GOLDEN.glob("*.job.yml"))
+
+
+def verdicts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
+    """The fields that differ, by azure-ai-ml's own body of `job.yml` and by the table alone."""
+    found = []
+    for _ in range(2):
+        differences = ct.adopt(folder / "job.yml", folder=folder).differences
+        found.append({item.path for item in differences})
+        # as if the SDK were not installed
+        monkeypatch.setitem(sys.modules, "azure.ai.ml", None)
+    monkeypatch.undo()
+    return found
+
+
+@pytest.mark.parametrize("file", RECORDED, ids=lambda file: file.name)
+def test_the_table_judges_a_recorded_file_as_the_sdk_does(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Equal, whether azure-ai-ml is installed or not."""
+    (tmp_path / "src").mkdir()
+    (tmp_path / "job.yml").write_bytes(file.read_bytes())
+    assert verdicts(tmp_path, monkeypatch) == [set(), set()]
+
+
+REFUSED = {
+    "limits: {timout: 60}": "limits.timout",
+    "limits: {timeout: yes}": "limits.timeout",
+    "limits:": "limits",
+    "resources: {gpus: 2}": "resources.gpus",
+    "resources: {docker_args: [a, 1]}": "resources.docker_args",
+    "resources: {locations: eastus}": "resources.locations",
+    "distribution: {type: deepspeed}": "distribution.type",
+    "distribution: {process_count_per_instance: 2}": "distribution.type",
+    "distribution: {type: mpi, worker_count: 2}": "distribution.worker_count",
+    "services: {lab: {type: jupyter_lab, log_dir: x}}": "services.lab.log_dir",
+    "services: {lab: {type: ssh, nodes: '2'}}": "services.lab.nodes",
+    "identity: {type: managed, msi_resource_id: /x}": "identity.msi_resource_id",
+    "queue_settings: {priority: 1}": "queue_settings.priority",
+    "inputs: {a: {type: uri_folder, path: 'azureml:d:1', mode: rw_mount}}": "inputs.a.mode",
+    "inputs: {a: {type: string, value: x}}": "inputs.a.type",
+    "inputs: {a: {value: 1, optional: true}}": "inputs.a.optional",
+    "inputs: {a: 2024-01-01}": "inputs.a",
+    "inputs: {a-b: 1}": "inputs.a-b",
+    "outputs: {a: {type: uri_file, mode: ro_mount}}": "outputs.a.mode",
+    "outputs: {a: text}": "outputs.a",
+    "tags: {a: 1}": "tags.a",
+    "tags: {1: a}": "tags.1",
+    "properties: {a: true}": "properties.a",
+    "environment: {image: x:1, channels: [a]}": "environment.channels",
+    "environment: {image: x:1, build: {path: src}}": "environment",
+    "environment: {image: x:1, conda_file: file:c.yml}": "environment.conda_file",
+    "environment: e:1": "environment",
+    "code: nowhere": "code",
+    "code: azureml:mine": "code",
+    "type: Command": "type",
+    "timeout: 3": "timeout",
+}
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_the_table_refuses_what_the_sdk_refuses(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The SDK makes no body of the file, and both ways name the same field."""
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "Dockerfile").write_text("")
+    (tmp_path / "c.yml").write_text("dependencies: [python]\n")
+    key = text.partition(":")[0]
+    lines = [line for line in JOB_FILE.splitlines() if line.partition(":")[0] != key]
+    (tmp_path / "job.yml").write_text("\n".join([*lines, text]))
+    by_sdk, by_table = verdicts(tmp_path, monkeypatch)
+    assert REFUSED[text] in by_sdk
+    assert by_sdk == by_table
+    # dates and keys that are numbers become texts before the SDK sees them
+    data = yaml.safe_load((tmp_path / "job.yml").read_text())
+    with pytest.raises(RefusedBySDK):
+        body_by_sdk(data, str(tmp_path))
+
+
+JOB_FILE = """\
+command: python train.py
+environment: azureml:e:1
+code: src
+"""
+
+CHANGED = (
+    "limits: {timeout: '60'}",
+    "resources: {instance_count: 2.5}",
+    "services: {lab: {type: JupyterLab}}",
+    "services: {lab: {nodes: all}}",
+)
+
+
+@pytest.mark.parametrize("text", CHANGED)
+def test_what_the_sdk_changes_is_equal_with_the_sdk_alone(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The body is then the SDK's own; the table says that the value is not that of the body."""
+    (tmp_path / "src").mkdir()
+    (tmp_path / "job.yml").write_text(JOB_FILE + text)
+    by_sdk, by_table = verdicts(tmp_path, monkeypatch)
+    assert by_sdk == set()
+    assert len(by_table) == 1
+
+
+def test_the_files_of_the_code_are_those_that_the_sdk_sends(tmp_path: Path) -> None:
+    """Negations, anchors, folders, sets, files below ignored folders, links."""
+    from azure.ai.ml._utils._asset_utils import get_ignore_file, get_upload_files_from_folder
+
+    rules = "*.csv\n!keep.csv\nd/\n!d/keep.txt\n/top.py\nq/**/x\n  \n# a\n[ab].txt\n\\!z\ne*/\n?.md\nq/*.py\n"
+    names = (
+        "a.csv", "keep.csv", "d/a", "d/keep.txt", "d/keep.csv", "top.py", "q/top.py", "q/x", "q/r/x", "q/r/y",
+        "a.txt", "c.txt", "s/b.txt", "!z", "easy/x.py", "s/easy", "1.md", "12.md", "q/a.py", "q/r/b.py",
+        ".git/HEAD", ".env", "s/.amlignore", "d.py", "s/d/deep/x", "s/keep.csv/y",
+    )  # fmt: skip
+    source = tmp_path / "src"
+    for name in names:
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_text("")
+    (source / "link.csv").symlink_to("keep.csv")
+    (source / "linked").symlink_to("d")
+    (tmp_path / "outside" / "d").mkdir(parents=True)
+    (tmp_path / "outside" / "d" / "x.py").write_text("")
+    (source / "far").symlink_to("../outside")
+    for name in (".gitignore", ".amlignore"):
+        (source / name).write_text(rules)
+        uploads = get_upload_files_from_folder(source, ignore_file=get_ignore_file(source))
+        assert sorted(sent_files(source)) == sorted(path for _, path in uploads)
+        rules = "*\n!*.py\n!s/\n"

@@ -13,14 +13,18 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from cloudtrain.documents.document import Unreadable, load_table, read_document, read_text
-from cloudtrain.errors import UsageError, did_you_mean
-from cloudtrain.job.data import DataType
+from cloudtrain.errors import JobError, Problem, UsageError, dotted
 from cloudtrain.targets.adoption import Original
+from cloudtrain.targets.azureml.adopt.job_schema import Refusal, RefusedBySDK, body_by_sdk, refused
 from cloudtrain.targets.azureml.compile.places import SCHEMES
 from cloudtrain.targets.azureml.fields import (
+    CODE,
+    DISPLAY_NAME,
+    ENVIRONMENT,
+    EXPERIMENT,
     FIELDS,
     VARIABLES,
     JsonMapping,
@@ -29,7 +33,7 @@ from cloudtrain.targets.azureml.fields import (
     duration_text,
     tool_codec,
 )
-from cloudtrain.targets.azureml.parts import pick, without
+from cloudtrain.targets.azureml.parts import pick, present, without
 
 _WORKSPACE = re.compile(
     r"/subscriptions/(?P<subscription_id>[^/]+)/resource[gG]roups/(?P<resource_group>[^/]+)"
@@ -43,12 +47,8 @@ _KINDS: dict[str, str] = TABLES["kinds"]
 _SHARED = frozenset(field.word.partition(".")[0] for field in FIELDS if field.word)
 """Fields that the table codes."""
 
-_KEYS = _SHARED | {"$schema", "type", "name"}
-_OF_TRIALS = _KEYS - {"type", "limits"}
-"""Fields that a sweep and its trial may both have."""
-
-_READ_ONLY = frozenset(TABLES["keys"]["shown"].split())
-"""Fields that only `az ml job show` prints."""
+_REFERENCE = re.compile(r"\{\s*(inputs|outputs|search_space)\.([^}\s]*)\s*\}")
+"""A reference in a command, in the older or the newer form."""
 
 _SINGLE_BRACES = re.compile(r"(?<!\{)\{(inputs|outputs|search_space)\.([^}]*)\}(?!\})")
 """The older form of a reference. azure-ai-ml 1.35.2 sends it as `${{...}}`."""
@@ -59,22 +59,98 @@ CONDA_FILE = "conda.yml"
 def originals_in_job_file(data: JsonMapping, folder: str | None) -> list[Original]:
     """Return the command jobs of a job file, such as a sweep's trial or a pipeline's steps; empty
     if the data is not a job file. Raises `UsageError` if it is a job file of Azure ML without a
-    command job."""
+    command job. `folder` is None for what azure-ai-ml itself says of a job."""
     kind = _kind_of(data)
-    if kind == "command":
-        is_shown = "id" in data or "creation_context" in data
+    if kind is None:
+        return []
+    if kind not in ("command", "sweep", "pipeline"):
+        raise not_a_command(kind)
+    if kind == "pipeline":
+        return list(_steps(data, folder))
+
+    is_shown = "id" in data or "creation_context" in data
+    if kind == "sweep":
+        original = _sweep(data, folder)
+    else:
         title = "a command job file of Azure ML"
         if is_shown:
             title = "the output of `az ml job show`"
-        return [_original(data, title, folder, {})]
+        original = _original(data, title, folder, {})
+    if folder is None or is_shown:
+        return [original]
+    return [_as_azure_reads(original, data, kind, folder)]
 
-    if kind == "sweep":
-        return [_sweep(data, folder)]
-    if kind == "pipeline":
-        return list(_steps(data, folder))
-    if kind is not None:
-        raise not_a_command(kind)
-    return []
+
+def _as_azure_reads(original: Original, data: JsonMapping, kind: str, folder: str) -> Original:
+    """Return the original with the body that azure-ai-ml makes of the file, if the SDK is installed
+    here, and with what Azure ML's tools refuse of the file."""
+    trial = ("trial",) if kind == "sweep" else ()
+    fields = mapping(data.get("trial")) or data
+    absent: list[Refusal] = []
+    for path, reason in _wrong_places(fields, folder):
+        absent.append(((*trial, *path), reason))
+    if data.get("type", "command") != kind:
+        absent.append((("type",), f"Azure ML's tools refuse the file: write `type: {kind}`"))
+    for word, name in _REFERENCE.findall(str(fields.get("command"))):
+        if name not in mapping(data.get(word)):
+            absent.append(((*trial, "command"), f"the job has no `{word}.{name}`"))
+    for name, item in mapping(data.get("inputs")).items():
+        if isinstance(item, Mapping) and not (item.get("path") or "value" in item):
+            absent.append((("inputs", name, "path"), "the service needs the place of the data"))
+    refusals = [*refused(data, kind), *absent]
+    request = original.request
+    try:
+        body = body_by_sdk(data, folder)
+    except RefusedBySDK as error:
+        if not refusals:
+            refusals.append(((), f"azure-ai-ml refuses the file: {error}"))
+    else:
+        # the SDK knows better than the table, but it starts containers on the user's own machine
+        if body is not None and "compute" not in original.lost:
+            refusals = absent
+            request = {"properties": _completed(body, request["properties"], data)}
+
+    lost = {dotted(path) or "(the file)": reason for path, reason in refusals}
+    return replace(original, request=request, lost={**lost, **original.lost})
+
+
+def _completed(theirs: JsonObject, ours: JsonMapping, data: JsonMapping) -> JsonObject:
+    """Return the body of the SDK with what the SDK would look up or make up before it sends it."""
+    body = without(theirs, ("trial",)) | present(mapping(theirs.get("trial")))
+    made_up = {DISPLAY_NAME: "display_name", EXPERIMENT: "experiment_name"}
+    keys = [CODE, ENVIRONMENT, *(key for key, word in made_up.items() if not data.get(word))]
+    for key in keys:
+        body[key] = ours.get(key)
+    if "samplingAlgorithm" in ours:
+        body.setdefault("samplingAlgorithm", ours["samplingAlgorithm"])
+    body[VARIABLES] = variable_texts(body.get(VARIABLES))
+    return body
+
+
+def _wrong_places(fields: JsonMapping, folder: str) -> Iterator[Refusal]:
+    """Yield what Azure ML's tools, or the service, refuse of the code and of the environment among
+    `fields`, because of what is in `folder` or of how it is written."""
+    code = str(fields.get("code", "azureml:/"))
+    has_version = code.startswith(("git+", "azureml:/")) or code.count(":") > 1 or "@" in code
+    if not has_version and not os.path.exists(os.path.join(folder, code)):
+        yield ("code",), f"`{code}` is not a folder here, or the version is missing"
+
+    environment = fields.get("environment")
+    if isinstance(environment, str) and environment.startswith("file:"):
+        environment = _environment_file(environment.removeprefix("file:"), folder)
+        yield from refused(environment, "environment", ("environment",))
+    if not isinstance(environment, Mapping):
+        if not str(environment).startswith("azureml:"):
+            yield ("environment",), "Azure ML's tools refuse the file: write `azureml:NAME:VERSION`"
+        return
+    if ("image" in environment) == ("build" in environment):
+        yield ("environment",), "Azure ML's tools need either an `image` or a `build`"
+    if str(environment.get("conda_file")).startswith("file:"):
+        yield ("environment", "conda_file"), "Azure ML's tools refuse the file: remove `file:`"
+    build = mapping(environment.get("build"))
+    file = os.path.join(str(build.get("path")), str(build.get("dockerfile_path", "Dockerfile")))
+    if build and is_local(file) and not os.path.isfile(os.path.join(folder, file)):
+        yield ("environment", "build", "path"), f"there is no file `{file}`"
 
 
 def not_a_command(kind: str) -> UsageError:
@@ -89,10 +165,13 @@ def _kind_of(data: JsonMapping) -> str | None:
     """Return the type of object that an Azure ML file describes, such as `command` or `sweep`; None
     for other files."""
     schema = str(data.get("$schema", "")).lower()
-    if "azureml" in schema or "azuremlschemas" in schema:
+    kind = str(data.get("type", "")).lower()
+    is_job = "job.schema" in schema
+    if is_job and not kind and isinstance(data.get("command"), str):
+        return "command"  # as Azure ML's tools do, whatever the name of the schema
+    if "azureml" in schema and not (is_job and kind in ("command", "sweep", "pipeline")):
         return _kind_of_schema(schema.rpartition("/")[2].partition(".")[0])
 
-    kind = str(data.get("type", "")).lower()
     if kind in ("command", "sweep", "pipeline", *_KINDS):
         signs = {"command", "trial", "jobs", "environment", "compute", "experiment_name"}
         return kind if signs & data.keys() else None
@@ -105,53 +184,28 @@ def _kind_of(data: JsonMapping) -> str | None:
 
 def _kind_of_schema(name: str) -> str:
     """Return the type of object for the file name of a schema; `command` if no other fits."""
-    if name.startswith("command") and "component" not in name:
-        return "command"
-    for kind in ("sweep", "pipeline"):
-        if f"{kind}job" in name:
-            return kind
-    for kind in _KINDS:
-        if kind in name:
-            return kind
-    return "command"
+    return next((kind for kind in (*_KINDS, "sweep", "pipeline") if kind in name), "command")
 
 
 def _original(
     data: JsonMapping, kind: str, folder: str | None, lost: Mapping[str, str]
 ) -> Original:
-    """Return a job of `kind` from the fields of a job file. `lost` are parts outside these fields
-    that are left out; the fields that Azure ML's tools refuse are added to them."""
+    """Return a job of `kind` from the fields of a job file. `lost` are the parts that are left out;
+    those that no job does in the same way are added to them."""
     data = dict(data)
-    unknown: dict[str, str] = {}
-    for key in data:
-        if key not in _KEYS | _READ_ONLY:
-            hint = did_you_mean(key, _KEYS)
-            unknown[key] = f"Azure ML's command jobs have no key `{key}`: {hint}"
-
-    for key in _unknown_of_distribution(data):
-        name = str(data["distribution"].get("type", "")).lower()
-        unknown[f"distribution.{key}"] = (
-            f"Azure ML's distribution `{name}` has no such key, and its tools refuse the file"
-        )
-        data["distribution"] = without(data["distribution"], (key,))
-
-    for name, key in _OLDER_FORMS.items():
-        if isinstance(data.get(name), Mapping):
-            unknown[name] = (
-                f"Azure ML's tools refuse this older form: write the value of `{key}` alone"
-            )
-            data[name] = data[name].get(key)
-
-    unknown |= dict(_refused_inputs(data))
+    own: dict[str, str] = {}
     if str(data.get("compute")).lower() in ("local", "azureml:local"):
-        unknown["compute"] = (
+        own["compute"] = (
             "`local` is Docker on this machine; `cloudtrain submit --target local` needs no Docker"
         )
         del data["compute"]
     if str(data.get("code")).startswith("git+"):
-        unknown["code"] = (
-            "the code is in a repository: clone it, and name its folder in `source_dir`"
-        )
+        own["code"] = "the code is in a repository: clone it, and name its folder in `source_dir`"
+
+    code = data.get("code")
+    source = None
+    if folder is not None and isinstance(code, str) and os.path.exists(os.path.join(folder, code)):
+        source = code
 
     files: dict[str, str] = {}
     body = body_of(data, folder, files)
@@ -164,36 +218,9 @@ def _original(
         workspace_in(data),
         files,
         folder,
-        lost={**unknown, **lost},
+        source,
+        lost={**lost, **own},
     )
-
-
-def _unknown_of_distribution(data: JsonMapping) -> list[str]:
-    """Return the keys of a distribution with which azure-ai-ml refuses a file."""
-    fields = mapping(data.get("distribution"))
-    kind = str(fields.get("type", "")).lower()
-    keys = TABLES["distribution_keys"].get(kind)
-    if keys is None:
-        return []
-    return list(without(fields, ["type", *keys.split()]))
-
-
-def _refused_inputs(data: JsonMapping) -> Iterator[tuple[str, str]]:
-    """Yield the inputs with which azure-ai-ml 1.35.2 refuses a file, each with the reason."""
-    for name, item in mapping(data.get("inputs")).items():
-        if not isinstance(item, Mapping) or "value" in item:
-            continue
-        if item.get("type", "uri_folder") not in get_args(DataType):
-            yield (
-                f"inputs.{name}",
-                f"Azure ML's tools refuse the type `{item['type']}`: write the value alone",
-            )
-        elif not item.get("path"):
-            yield f"inputs.{name}", "Azure ML's tools refuse an input without a path"
-
-
-_OLDER_FORMS = {"code": "local_path", "compute": "target"}
-"""Maps fields that once were mappings to the key that holds the value."""
 
 
 def _sweep(data: JsonMapping, folder: str | None) -> Original:
@@ -204,8 +231,8 @@ def _sweep(data: JsonMapping, folder: str | None) -> Original:
         hint = f"adopt the file that it names: `cloudtrain adopt {file}`"
         raise UsageError("the sweep's trial is defined in another file", hint=hint, code="CT981")
 
-    shared = without(data, data.keys() - _OF_TRIALS)
-    job = _original({**shared, **trial}, "", folder, {})
+    shared = without(data, ("trial", "type", "limits"))
+    job = _original({**shared, **trial}, "a sweep file of Azure ML", folder, {})
     spaces = mapping(data.get("search_space")).items()
     objective = mapping(data.get("objective"))
     limits = mapping(data.get("limits"))
@@ -218,10 +245,10 @@ def _sweep(data: JsonMapping, folder: str | None) -> Original:
     early = mapping(data.get("early_termination"))
     if early:
         words = str(early.pop("type", "")).split("_")
-        policy = "".join(map(str.capitalize, words))
+        policy = "".join(word[:1].upper() + word[1:] for word in words)
         search["earlyTermination"] = {"policyType": policy, **_in_camel_case(early)}
     body = job.request["properties"] | search
-    return replace(job, request={"properties": body}, kind="a sweep file of Azure ML")
+    return replace(job, request={"properties": body})
 
 
 def _in_camel_case(fields: JsonMapping) -> JsonObject:
@@ -240,7 +267,7 @@ def _sweep_limits(limits: JsonMapping) -> JsonObject:
     body = _in_camel_case(limits)
     for key, value in limits.items():
         if "timeout" in key and isinstance(value, int):
-            body[camel(key)] = duration_text(value)
+            body[camel(key)] = duration_text(max(value, 60))  # as the SDK does
     return body
 
 
@@ -280,6 +307,9 @@ def _steps(data: JsonMapping, folder: str | None) -> Iterator[Original]:
             step["compute"] = compute
 
         lost: dict[str, str] = {}
+        refusals = [*refused(job, "step"), *_wrong_places(job, folder or ".")]
+        for path, reason in refusals:
+            lost[dotted(("jobs", name, *path))] = reason
         inputs = mapping(job.get("inputs"))
         for key, value in inputs.items():
             if "${{parent." in str(value):
@@ -316,8 +346,10 @@ def body_of(data: JsonMapping, folder: str | None, files: dict[str, str]) -> Jso
         fields["experiment_name"] = Path(folder).name
     fields["command"] = _SINGLE_BRACES.sub(r"${{\1.\2}}", str(data.get("command", "")))
     compute = data.get("compute")
-    if isinstance(compute, str) and not compute.startswith("azureml://"):
-        fields["compute"] = compute.removeprefix("azureml:")
+    fields["compute"] = None
+    if isinstance(compute, str):
+        is_registry = compute.startswith("azureml://")
+        fields["compute"] = compute if is_registry else compute.removeprefix("azureml:")
 
     for name, complete in _COMPLETED.items():
         part = complete(mapping(data.get(name)))
@@ -327,6 +359,7 @@ def body_of(data: JsonMapping, folder: str | None, files: dict[str, str]) -> Jso
         fields[name] = {key: complete_one(item) for key, item in entries.items()}
     for name in ("environment_variables", "properties"):
         fields[name] = mapping(data.get(name))
+    fields["properties"].pop("_azureml.ComputeTargetType", None)  # as the SDK does
     body: JsonObject = tool_codec().encode(_without_none(fields))
     return body
 
@@ -406,9 +439,8 @@ def _environment_file(path: str, folder: str | None) -> JsonObject:
         LookupError,
     ):
         hint = "create the file at that path, or mend its YAML"
-        raise UsageError(
-            f"the environment file `{place}` cannot be read", hint=hint, code="CT981"
-        ) from None
+        message = f"the environment file `{place}` cannot be read"
+        raise JobError([Problem(("environment",), message, hint, code="CT981")]) from None
 
     definition = mapping(data)
     beside = os.path.dirname(path)
@@ -426,11 +458,10 @@ def _conda_text(place: str) -> str:
     try:
         return read_text(place)
     except (OSError, Unreadable):
-        raise UsageError(
-            f"the conda file `{place}` cannot be read",
-            hint="create the file at that path, or correct the path",
-            code="CT981",
-        ) from None
+        message = f"the conda file `{place}` cannot be read"
+        hint = "create the file at that path, or correct the path"
+        path = ("environment", "conda_file")
+        raise JobError([Problem(path, message, hint, code="CT981")]) from None
 
 
 def _from_code(path: str, code: object, folder: str | None) -> str:
@@ -457,33 +488,26 @@ def _distribution(fields: JsonObject) -> JsonObject:
 def _resources(fields: JsonObject) -> JsonObject:
     if "instance_type" in fields or "shm_size" in fields or fields.get("docker_args"):
         fields.setdefault("instance_count", 1)
-    return fields
-
-
-def _identity(fields: JsonObject) -> JsonObject:
-    if fields.get("msi_resource_id") is not None:
-        fields["resource_id"] = fields.pop("msi_resource_id")
+    if isinstance(fields.get("docker_args"), list):  # beside it, the SDK sends neither
+        return without(fields, ("locations", "max_instance_count"))
     return fields
 
 
 def _limits(fields: JsonObject) -> JsonObject:
     timeout = fields.get("timeout")
-    return {"timeout": timeout} if isinstance(timeout, int) and timeout else {}
+    return {"timeout": timeout} if isinstance(timeout, int) and timeout > 0 else {}
 
 
 _COMPLETED = {
     "distribution": _distribution,
     "resources": _resources,
-    "identity": _identity,
     "limits": _limits,
 }
 
 
 def _service(fields: object) -> JsonObject:
     service = mapping(fields)
-    kind = service.get("type") or service.get("job_service_type") or ""
-    words = ("nodes", "port", "properties", "ssh_public_keys", "log_dir")
-    return {"type": kind, **pick(service, words)}
+    return without(service, ("endpoint", "status", "error_message"))
 
 
 def _input(fields: object) -> object:
@@ -505,7 +529,7 @@ def _data(fields: JsonMapping) -> JsonObject:
 
 def _output(fields: object) -> JsonObject:
     given = mapping(fields)
-    output = _data(given) | pick(given, ("name", "description"))
+    output = _data(given) | pick(given, ("name",))
     if given.get("version") is not None:
         output["version"] = _text(given["version"])
     return output

@@ -81,7 +81,7 @@ _ONE_TRAINING = "a job is one training"
 
 def _first_value(space: list[Any]) -> Any:
     """Return the first choice, the lower bound or the mean of a range."""
-    first = space[1][0]
+    first = next(iter(space[1]), 0)
     if isinstance(first, list):
         return first[0]
     return _power(first) if "log" in space[0] else first

@@ -1,0 +1,154 @@
+"""Say what azure-ai-ml makes of a job file: the SDK itself where it is installed, and otherwise the
+table `job_file.toml` of what the SDK accepts."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import logging
+import os
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from cloudtrain.documents.document import load_table
+from cloudtrain.errors import did_you_mean, shortened
+from cloudtrain.plans.comparison import ValuePath
+from cloudtrain.targets.azureml.fields import JsonMapping, JsonObject
+
+SCHEMA: dict[str, Any] = load_table(__file__, "job_file.toml")
+
+Refusal = tuple[ValuePath, str]
+"""The path of a value that azure-ai-ml refuses or changes, and the reason."""
+
+
+TYPES = {
+    str: "text",
+    int: "whole number",
+    float: "number",
+    bool: "flag",
+    list: "list",
+    dict: "mapping",
+}
+"""The words of the table for types. A subclass of `str`, which has no word, stands for what YAML
+reads as another type, such as a date."""
+
+_NAME = re.compile("[a-zA-Z_][a-zA-Z0-9_]*")
+"""The name of an input or an output."""
+
+_REFUSE = "Azure ML's tools refuse the file"
+
+
+def refused(value: Any, rule: Any, path: ValuePath = ()) -> Iterator[Refusal]:
+    """Yield what azure-ai-ml refuses of a value, or would change, by a rule of the table."""
+    if isinstance(rule, list):
+        if not _is_word(value, rule):
+            word = shortened(str(value))
+            yield path, f"{_REFUSE}: `{word}` is none of its words: {did_you_mean(word, rule)}"
+    elif isinstance(rule, dict):
+        if not isinstance(value, Mapping):
+            yield path, f"{_REFUSE}: write a mapping"
+            return
+        for name, item in value.items():
+            is_variable = rule["each"] in ("input", "output")
+            if type(name) is not str or (is_variable and not _NAME.fullmatch(name)):
+                yield (*path, name), f"{_REFUSE}: `{name}` is no name"
+            yield from refused(item, rule["each"], (*path, name))
+    elif rule not in SCHEMA:
+        if rule != "any" and _type_of(value) not in rule.split(" or "):
+            kind = _type_of(value) or "a date"
+            yield path, f"Azure ML's tools refuse or change the value: it is {kind}, not {rule}"
+    elif isinstance(value, Mapping):
+        yield from _refused_in_part(value, rule, path)
+    else:
+        yield from refused(value, SCHEMA["scalars"].get(rule, "mapping"), path)
+
+
+def _type_of(value: object) -> str | None:
+    if value is None:
+        return "null"
+    if type(value) is int and value < 0:
+        return "number"
+    if isinstance(value, list) and all(type(item) is str for item in value):
+        return "list of texts"
+    return TYPES.get(type(value))
+
+
+def _is_word(value: object, words: list[str]) -> bool:
+    """In place of a word in lower case, azure-ai-ml accepts every spelling of it."""
+    return isinstance(value, str) and (value in words or value.lower() in words)
+
+
+def _refused_in_part(value: JsonMapping, name: str, path: ValuePath) -> Iterator[Refusal]:
+    """Yield what azure-ai-ml refuses of a mapping, which is a part of the table."""
+    if name == "input" and value.keys() == {"value"}:
+        yield from refused(value["value"], SCHEMA["scalars"]["input"], (*path, "value"))
+        return
+
+    kinds = SCHEMA[name]
+    keys = kinds[0]
+    if isinstance(keys.get("type"), list) and "type" in value:
+        known = [word for kind in kinds for word in kind["type"]]
+        keys = next((kind for kind in kinds if _is_word(value["type"], kind["type"])), None)
+        if keys is None:
+            yield from refused(value["type"], known, (*path, "type"))
+            return
+
+    required = keys.get("required", [])
+    for key, item in value.items():
+        if key in keys and key != "required":
+            yield from refused(item, keys[key], (*path, key))
+        else:
+            near = did_you_mean(key, keys.keys() - {"required"})
+            yield (*path, key), f"{_REFUSE}: it has no key `{key}` here: {near}"
+    for key in required:
+        if key not in value:
+            yield (*path, key), f"{_REFUSE}: `{key}` is missing"
+
+
+class RefusedBySDK(Exception):
+    """azure-ai-ml, which is installed here, refuses the file."""
+
+
+def body_by_sdk(data: JsonMapping, folder: str | None) -> JsonObject | None:
+    """Return the `properties` of the body that azure-ai-ml makes of a job file, with places and the
+    environment unresolved; None if the SDK, or the part of it that makes bodies, is not installed.
+    Nothing is sent, and no credentials are read.
+
+    Raises:
+        RefusedBySDK: the SDK refuses the file, or makes no body of it.
+    """
+    with _silence():
+        try:
+            from azure.ai.ml import load_job
+            from azure.ai.ml.entities._job.to_rest_functions import to_rest_job_object
+        except ImportError:
+            return None
+
+        import yaml
+
+        origin = os.path.join(folder or ".", "job.yml")
+        try:
+            text = yaml.safe_dump(dict(data))
+            job = load_job(io.StringIO(text), relative_origin=origin)
+            body = to_rest_job_object(job).as_dict()
+        # the SDK raises errors of all kinds for a file that it refuses
+        except Exception as error:
+            text = re.sub(r"\x1b\[\d+m|\\+n?|[{}\[\]]", " ", str(error))
+            words = text.rpartition("failed:")[2].split()
+            raise RefusedBySDK(shortened(" ".join(words), 200)) from error
+    properties: JsonObject = json.loads(json.dumps(body, default=str))["properties"]
+    return properties
+
+
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    """Keep the SDK's remarks about itself from stderr and from the log."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        logging.disable(before)
