@@ -354,12 +354,16 @@ def install_without_network(subject: Subject) -> Iterator[Fault]:
         return
     if not subject.plan.request.get("EnableNetworkIsolation"):
         return
-    from cloudtrain.job.requirements import needs_index
+    from cloudtrain.job.pip_file import PipFile
 
     file = subject.job.environment.requirements
     if file is None and starter == "toolkit":
         file = REQUIREMENTS  # the toolkit installs this file wherever it finds it
-    if file is not None and needs_index(file, subject.tree.read_text):
+    if file is None:
+        return
+    wanted = PipFile(file, subject.tree.read_text)
+    has_wheels = all(line.path.endswith(".whl") for line in wanted.asked)
+    if "--no-index" not in wanted.flags and not has_wheels:
         message = f"the container has no network, so `{file}` cannot be installed"
         hint = (
             "put the packages into the image; or wheels into the bundle, with `--no-index "
