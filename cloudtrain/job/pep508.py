@@ -59,7 +59,9 @@ class Requirement(NamedTuple):
     is_constraint: bool = False
 
     def __str__(self) -> str:
-        return self.path or f"{self.name}{self.versions}"
+        if self.path:
+            return self.path if self.path.startswith("/") else f"./{self.path}"
+        return f"{self.name}{self.versions}"
 
     @property
     def versions(self) -> str:
