@@ -270,15 +270,20 @@ def _metadata(project: Table, version: str, folders: Mapping[str, str]) -> dict[
         "gui_scripts": project.get("gui-scripts", {}),
         **project.get("entry-points", {}),
     }
-    points = ""
+    points = []
     for group, entry_points in groups.items():
-        points += f"[{group}]\n"
-        for key, value in entry_points.items():
-            points += f"{key} = {value}\n"
-        points += "\n"
+        points.append(f"[{group}]")
+        points += [f"{key} = {value}" for key, value in entry_points.items()]
+        points.append("")
 
+    if not all(map(str.isprintable, (*fields, *points))):
+        raise ValueError("a text of `pyproject.toml` holds a line break or a control character")
     wheel = "Wheel-Version: 1.0\nGenerator: cloudtrain\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-    return {"METADATA": "\n".join((*fields, "")), "WHEEL": wheel, "entry_points.txt": points}
+    return {
+        "METADATA": "\n".join((*fields, "")),
+        "WHEEL": wheel,
+        "entry_points.txt": "\n".join((*points, "")),
+    }
 
 
 def _archive(files: dict[str, tuple[bytes, bool]], record: str) -> bytes:

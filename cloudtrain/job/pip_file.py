@@ -102,61 +102,59 @@ class PipFile:
         for number, text in _lines(self.texts[file]):
             place = f"line {number} of `{file}`"
             try:
-                value, included_as_constraint = self._line(file, text, place, is_constraint)
+                self._add_line(text, place, (*above, file), is_constraint)
             except ValueError as error:
                 reason = f"is not a requirement: `{shown(text)}`: {shown(str(error))}"
                 hint = "write one package a line, such as `numpy>=1.26`, or remove the line"
                 self._problem(place, reason, hint)
-                continue
-            if value is None or "$" in value or "://" in value:
-                continue
-            other = posixpath.normpath(posixpath.join(posixpath.dirname(file), value))
-            if other in (*above, file) or len(above) > _DEEPEST:
-                reason = f"includes `{other}`, which includes it again"
-                self._problem(place, reason, "remove the line")
-            elif self._read(other) is None:
-                hint = "correct the path, or check that the bundle does not leave the file out"
-                reason = f"includes `{other}`, and there is no such file in the bundle"
-                self._problem(place, reason, hint)
-            else:
-                self._add(other, (*above, file), is_constraint=included_as_constraint)
 
-    def _line(
-        self, file: str, text: str, place: str, is_constraint: bool
-    ) -> tuple[str | None, bool]:
-        """Add a line. Return the file that it includes, and whether that holds constraints."""
+    def _add_line(self, text: str, place: str, above: tuple[str, ...], is_constraint: bool) -> None:
         if _CONTROL.search(text):
             raise ValueError("it holds a control character, at which some installers end the line")
         if not text.startswith("-"):
             line = line_of(text)
             self.lines.append(line._replace(place=place, is_constraint=is_constraint))
-            return None, False
-        if text in _FLAGS:
-            self.flags.add(text)
-            return None, False
-        match = _WITH_VALUE.fullmatch(text)
-        if match is None:
-            raise ValueError("pip has no such option in a file, or it needs another value")
+            return
+        for part in re.split(r"[ \t]+(?=-)", text):
+            match = _WITH_VALUE.fullmatch(part)
+            if part in _FLAGS:
+                self.flags.add(part)
+            elif match is None:
+                raise ValueError("pip has no such option in a file, or it needs another value")
+            else:
+                option = match["short"] or match["long"]
+                value = match["first"] or match["second"]
+                self._add_option(option, value, place, above, is_constraint)
 
-        option = match["short"] or match["long"]
+    def _add_option(
+        self, option: str, text: str, place: str, above: tuple[str, ...], is_constraint: bool
+    ) -> None:
+        """Add an option with a value, which may be in quotes."""
         try:
-            (value,) = shlex.split(match["first"] or match["second"])
+            (value,) = shlex.split(text)
         except ValueError:
             raise ValueError(f"`{option}` needs one value") from None
-        if option in ("-r", "--requirement"):
-            return value, is_constraint
-        if option in ("-c", "--constraint"):
-            return value, True
-        if option in ("-e", "--editable"):
+        kind = option.lstrip("-")
+        is_known = "$" not in value and "://" not in value
+        beside = posixpath.normpath(posixpath.join(posixpath.dirname(above[-1]), value))
+        if kind in ("e", "editable"):
             line = line_of(value if re.search(r"[/.:]", value) else f"./{value}")
-            self.lines.append(line._replace(text=text, place=place))
-        elif option.endswith("index-url") or option in ("-i", "--pypi-url"):
+            self.lines.append(line._replace(place=place))
+        elif kind in ("i", "index-url", "pypi-url", "extra-index-url"):
             if "$" not in value and _ADDRESS.match(f"{value}/") is None:
                 raise ValueError(f"`{option}` needs an address, such as `https://HOST/simple`")
-        elif option in ("-f", "--find-links") and "$" not in value and ":" not in value:
-            beside = posixpath.normpath(posixpath.join(posixpath.dirname(file), value))
+        elif kind in ("f", "find-links") and is_known:
             self.folders.append((beside, posixpath.normpath(value), place))
-        return None, False
+        elif kind in ("r", "requirement", "c", "constraint") and is_known:
+            if beside in above or len(above) > _DEEPEST:
+                reason = f"includes `{beside}`, which includes it again"
+                self._problem(place, reason, "remove the line")
+            elif self._read(beside) is None:
+                hint = "correct the path, or check that the bundle does not leave the file out"
+                reason = f"includes `{beside}`, and there is no such file in the bundle"
+                self._problem(place, reason, hint)
+            else:
+                self._add(beside, above, is_constraint=is_constraint or kind[0] == "c")
 
 
 def read_pip(

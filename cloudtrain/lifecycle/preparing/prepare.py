@@ -271,7 +271,11 @@ def _conda_text(job: AnyJob, tree: Tree) -> str | None:
     if not entries:
         return None
     try:
-        return read_text(tree.location(entries[0]))
+        text = read_text(tree.location(entries[0]))
+        from cloudtrain.job.conda import check_conda
+
+        check_conda(str(name), text)
+        return text
     except Unreadable as error:
         message = f"`{name}`: {error.problem.message}"
         hint = error.problem.hint
