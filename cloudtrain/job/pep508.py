@@ -18,7 +18,7 @@ VERSION = re.compile(
     r"(?P<suffix>(?:[-_.]?(?:alpha|beta|preview|pre|rc|a|b|c)[-_.]?[0-9]*)?"
     r"(?:-[0-9]+|[-_.]?(?:post|rev|r)[-_.]?[0-9]*)?"
     r"(?:[-_.]?dev[-_.]?[0-9]*)?)"
-    r"(?P<local>\+[a-z0-9]+(?:[-_.][a-z0-9]+)*)?",
+    r"(?P<build>\+[a-z0-9]+(?:[-_.][a-z0-9]+)*)?",
     re.IGNORECASE,
 )
 """A version as PEP 440 writes it. Python reads no number of over 4,300 digits."""
@@ -115,8 +115,8 @@ def _is_clause(operator: str, version: str) -> bool:
     if operator == "===" or match is None:
         return operator == "==="
     if operator in ("==", "!="):
-        return version[-1] != "*" or not (match["suffix"] or match["local"])
-    if match["local"] or version[-1] == "*":
+        return version[-1] != "*" or not (match["suffix"] or match["build"])
+    if match["build"] or version[-1] == "*":
         return False
     return operator != "~=" or "." in match["release"]
 

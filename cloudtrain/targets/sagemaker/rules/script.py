@@ -146,6 +146,21 @@ def requirements_installed_anyway(subject: Subject) -> Iterator[Fault]:
         )
 
 
+@rule("SM347", Level.ERROR)
+def broken_requirements_installed_anyway(subject: Subject) -> Iterator[Fault]:
+    """The toolkit installs the bundle's `requirements.txt`, and pip cannot read it.
+
+    The toolkit installs this file even if the job does not name it. The job would fail on the paid
+    machine. Correct the file, rename it, or leave it out with `.cloudtrainignore`.
+    """
+    if read(subject).start.by != "toolkit" or not _has_unnamed_requirements(subject):
+        return
+    from cloudtrain.job.pip_file import PipFile
+
+    for problem in PipFile(REQUIREMENTS, subject.tree.read_text).problems:
+        yield Fault(problem.message, problem.hint, ("environment",))
+
+
 @rule("SM346", Level.NOTICE)
 def package_not_installed(subject: Subject) -> Iterator[Fault]:
     """The bundle contains a `setup.py`, but its package is not installed.
