@@ -212,7 +212,7 @@ def _package_of(text: str) -> Requirement:
         return Requirement(marker=marker, url=place)
     if _PATH.fullmatch(place) is None:
         wanted = requirement_in(text)
-        if wanted.url and _ADDRESS.fullmatch(wanted.url) is None:
+        if wanted.url and not _ADDRESS.fullmatch(wanted.url) and "${" not in wanted.url:
             raise ValueError("the text after `@` is not an address, such as `https://HOST/FILE`")
         return wanted
     if re.search(r"[:\\]", place):

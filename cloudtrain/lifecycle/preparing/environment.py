@@ -24,6 +24,7 @@ from cloudtrain.job.requirements import (
     Requirements,
     form_of,
     unfit,
+    unread,
 )
 from cloudtrain.lifecycle.preparing.installable import check_lines, check_list
 from cloudtrain.machines.contents import Contents, ContentsReader
@@ -266,6 +267,12 @@ def _read(
             return read(path) if path in names else None
 
         found = read_pip(file, read_sent, extras, groups)
+        for name in job.environment.secrets:
+            is_of_installer = name.startswith(("PIP_", "UV_"))
+            if not is_of_installer and any(f"${{{name}}}" in text for text in found.texts.values()):
+                message = f"`{file}` needs the secret `{name}`, which is looked up later"
+                hint = "give the whole address as the secret `PIP_EXTRA_INDEX_URL`"
+                raise unread(message, hint)
         check_lines(found, names, read_sent, contents)
         return found.requirements
     from cloudtrain.job.locks import read_lock

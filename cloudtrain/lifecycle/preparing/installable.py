@@ -29,6 +29,14 @@ _TORCHVISION = 15
 """torchvision 0.15 belongs to torch 2.0, 0.16 to 2.1, and so on; a torchaudio has torch's version.
 https://github.com/pytorch/vision#installation"""
 
+_BUILT_BY_CONDA = re.compile(
+    r"file:///(?:croot|tmp/build|home/conda|feedstock_root|opt/conda/conda-bld|\w:)/"
+)
+"""Folders that `pip freeze` names for packages of conda. They are on no machine."""
+
+_OF_A_USER = re.compile(r"(?:file:/*)?/(?:home|Users|root|mnt/[a-z])/")
+"""Folders of a user, which a public image does not have."""
+
 _NOT_SENT = "put it into the source folder, and check that no ignore file leaves it out"
 
 
@@ -104,6 +112,7 @@ def _places(
     file: PipFile, lines: Iterable[Requirement], names: Collection[str], contents: Contents
 ) -> Iterator[Problem]:
     """Yield the paths that are not in the bundle, and the archives that do not fit the machine."""
+    is_known = contents.is_image and bool(contents.torch or contents.frameworks)
     folders = {"."}
     for name in names:
         while "/" in name:
@@ -119,6 +128,8 @@ def _places(
         misfit = _misfit(path or line.url, contents)
         if misfit is not None:
             yield _problem(line, f"names {misfit}", "name a wheel for that machine")
+        if _BUILT_BY_CONDA.match(line.url) or (is_known and _OF_A_USER.match(line.url or path)):
+            yield _problem(line, "names a path of another machine", "name the version instead")
         if not path or path.startswith("/") or path in names:
             continue
         if path not in folders:
