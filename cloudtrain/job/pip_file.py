@@ -58,8 +58,8 @@ class PipFile:
     Attributes:
         lines: its packages, and those of its constraints.
         texts: the text of each file that was read.
-        folders: the paths of `--find-links`, with their lines. pip looks for them beside the file,
-            and then in the top folder of the code.
+        folders: the relative paths of `--find-links`, with their lines. pip looks for them beside
+            the file, and then in the top folder of the code.
         flags: the options without a value.
         problems: the lines that pip cannot read.
     """
@@ -143,7 +143,7 @@ class PipFile:
         elif kind in ("i", "index-url", "pypi-url", "extra-index-url"):
             if "$" not in value and _ADDRESS.match(f"{value}/") is None:
                 raise ValueError(f"`{option}` needs an address, such as `https://HOST/simple`")
-        elif kind in ("f", "find-links") and is_known:
+        elif kind in ("f", "find-links") and is_known and not value.startswith("/"):
             self.folders.append((beside, posixpath.normpath(value), place))
         elif kind in ("r", "requirement", "c", "constraint") and is_known:
             if beside in above or len(above) > _DEEPEST:

@@ -119,7 +119,7 @@ def _places(
             name = name.rpartition("/")[0]
             folders.add(name)
     for beside, path, place in file.folders:
-        if not {beside, path} & folders and not path.startswith("/"):
+        if not {beside, path} & folders:
             message = f"looks for wheels in `{path}`, which the bundle does not hold"
             yield _problem(Requirement(place=place), message, _NOT_SENT)
 

@@ -310,7 +310,7 @@ def _requirements_hash(job: AnyJob, tree: Tree) -> str | None:
 
     found = PipFile(file, tree.read_text)
     parts = [f"{name}\0{text}" for name, text in sorted(found.texts.items())]
-    if found.folders or any(line.path for line in found.lines):
+    if found.folders or any(line.path[:1] not in ("", "/") for line in found.lines):
         parts.append(tree.identity.sha256)
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
