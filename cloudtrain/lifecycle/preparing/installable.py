@@ -179,12 +179,15 @@ def _conflicts(lines: Iterable[Requirement], contents: Contents) -> Iterator[Pro
     if torch and contents.is_image:
         known["torchvision"] = [("==", f"0.{int(torch[1]) + _TORCHVISION}.*")]
         known["torchaudio"] = [("==", f"{torch[0]}.*")]
-    wanted = {"python"}
+        known["torch"] = [("==", f"{str(contents.torch).partition('+')[0]}.*")]
+    wanted = {"python", "torch"}
     wanted.update(normal(line.name) for line in lines if not line.is_constraint)
     for line in lines:
         name = normal(line.name)
         if name not in wanted or line.url or not line.clauses:
             continue
+        if name == "torch" and not line.is_constraint:
+            continue  # it is compared with the image in all forms
         before = known.setdefault(name, [])
         if conflict_in([*before, *line.clauses]):
             earlier = ",".join(map("".join, before))
