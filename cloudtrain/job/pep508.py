@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from operator import eq, ge, gt, le, lt, ne
 from typing import NamedTuple
 
-NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
+NAME = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
 
 VERSION = re.compile(
     r"(?=.{1,200}$)v?(?P<epoch>[0-9]+!)?(?P<release>[0-9]+(?:\.[0-9]+)*)"
@@ -25,8 +25,8 @@ VERSION = re.compile(
 
 _CLAUSE = re.compile(r"(===|==|!=|>=|<=|~=|>|<)[ \t]*([^\s,;'\"#]+)")
 _REQUIREMENT = re.compile(
-    rf"(?P<name>{NAME.pattern})[ \t]*"
-    rf"(?:\[(?P<extras>[ \t]*(?:{NAME.pattern}[ \t]*(?:,[ \t]*|(?=\])))*)\])?[ \t]*"
+    rf"(?P<name>{NAME})[ \t]*"
+    rf"(?:\[(?P<extras>[ \t]*(?:{NAME}[ \t]*(?:,[ \t]*|(?=\])))*)\])?[ \t]*"
     r"(?:@[ \t]*(?P<url>\S+)(?:[ \t]+|$)|(?P<versions>(?:[(=<>!~][^;@]*)?))(?:;(?P<marker>.*))?"
 )
 
@@ -81,7 +81,7 @@ def requirement_in(text: str) -> Requirement:
     match = _REQUIREMENT.fullmatch(text.strip(" \t"))
     if match is None:
         raise ValueError("a name and versions are expected, such as `numpy>=1.26`")
-    extras = frozenset(map(normal, NAME.findall(match["extras"] or "")))
+    extras = frozenset(map(normal, re.findall(NAME, match["extras"] or "")))
     marker = match["marker"]
     if marker is not None:
         applies(marker or "?", None)
@@ -190,7 +190,7 @@ def conflict_in(clauses: Collection[Clause]) -> bool:
 Values = Mapping[str, "str | Collection[str]"]
 """The values of markers; those of `extra`, `extras` and `dependency_groups` are sets."""
 
-_COMPARISON = re.compile(
+_COMPARISON = (
     r"(?:(?P<variable>(?<![a-z_])[a-z_]+)|(?P<before>'[^']*'|\"[^\"]*\"))"
     r"\s*(?P<operator>===?|~=|!=|[<>]=?|\bnot\s+in\b|\bin\b)\s*"
     r"(?(variable)(?P<after>'[^']*'|\"[^\"]*\")|(?P<last>[a-z_]+))"
@@ -219,7 +219,7 @@ def applies(marker: str, values: Values | None) -> bool:
     if len(marker) > _LONGEST or marker.count("(") > _DEEPEST:
         raise ValueError("the environment marker is too long")
     # Each comparison becomes a sign, and then the words between them are applied.
-    signs = _COMPARISON.sub(lambda match: "\0\1"[_holds(match, values)], marker)
+    signs = re.sub(_COMPARISON, lambda match: "\0\1"[_holds(match, values)], marker)
     words = re.findall(r"[()\0\1]|[^\s()\0\1]+", signs)
     text = "".join(_SIGNS.get(word, "?") for word in words)
     before = ""

@@ -23,7 +23,7 @@ from cloudtrain.job.requirements import (
     unread,
 )
 
-_WITH_VALUE = re.compile(
+_WITH_VALUE = (
     r"(?P<short>-[rcefi])[ \t]*=?[ \t]*(?P<first>\S.*)"
     r"|(?P<long>--(?:requirement|constraint|editable|find-links|index-url|pypi-url|extra-index-url"
     r"|trusted-host|no-binary|only-binary|use-feature))[ \t=][ \t]*(?P<second>\S.*)"
@@ -31,19 +31,17 @@ _WITH_VALUE = re.compile(
 _FLAGS = frozenset(("--no-index", "--pre", "--prefer-binary", "--require-hashes"))
 """The options that may stand in a line of their own: those with a value, and those without."""
 
-_OPTIONS = re.compile(
+_OPTIONS = (
     r"(?:[ \t]*(?:--hash[= ][ \t]*(?P<hash>\S+)|(?:--config-settings?|-C|--global-option)[= ]\S+))*"
 )
 """The options of a requirement."""
 
-_CONTROL = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f\x7f\x85\u2028\u2029]")
+_CONTROL = "[\0-\x08\x0b\x0c\x0e-\x1f\x7f\x85\u2028\u2029]"
 """Control characters. At some of them pip begins a new line, and uv does not."""
 
-_ADDRESS = re.compile(r"(?:(?:git|hg|svn|bzr)\+)?[a-z]+://[^\s/]*/\S*|file:\S+", re.IGNORECASE)
-_PATH = re.compile(
-    r"(?:\.{0,2}/|~|\.{1,2}(?:\[|$)).*|[^@]*/[^@]*|[^\s@]+\.(?:whl|zip|tar\.\w+|tgz)"
-)
-WHEEL = re.compile(
+_ADDRESS = r"(?i:(?:(?:git|hg|svn|bzr)\+)?[a-z]+://[^\s/]*/\S*|file:\S+)"
+_PATH = r"(?:\.{0,2}/|~|\.{1,2}(?:\[|$)).*|[^@]*/[^@]*|[^\s@]+\.(?:whl|zip|tar\.\w+|tgz)"
+WHEEL = (
     r"(?:.*/)?(?P<name>[^/-]+)-(?P<version>[^/-]+)(?:-[0-9][^/-]*)?"
     r"-(?P<pythons>[^/-]+)-(?P<abis>[^/-]+)-(?P<platforms>[^/-]+)\.whl"
 )
@@ -109,14 +107,14 @@ class PipFile:
                 self._problem(place, reason, hint)
 
     def _add_line(self, text: str, place: str, above: tuple[str, ...], is_constraint: bool) -> None:
-        if _CONTROL.search(text):
+        if not text.isprintable() and re.search(_CONTROL, text):
             raise ValueError("it holds a control character, at which some installers end the line")
         if not text.startswith("-"):
             line = line_of(text)
             self.lines.append(line._replace(place=place, is_constraint=is_constraint))
             return
         for part in re.split(r"[ \t]+(?=-)", text):
-            match = _WITH_VALUE.fullmatch(part)
+            match = re.fullmatch(_WITH_VALUE, part)
             if part in _FLAGS:
                 self.flags.add(part)
             elif match is None:
@@ -141,7 +139,7 @@ class PipFile:
             line = line_of(value if re.search(r"[/.:]", value) else f"./{value}")
             self.lines.append(line._replace(place=place))
         elif kind in ("i", "index-url", "pypi-url", "extra-index-url"):
-            if "$" not in value and _ADDRESS.match(f"{value}/") is None:
+            if "$" not in value and re.match(_ADDRESS, f"{value}/") is None:
                 raise ValueError(f"`{option}` needs an address, such as `https://HOST/simple`")
         elif kind in ("f", "find-links") and is_known and not value.startswith("/"):
             self.folders.append((beside, posixpath.normpath(value), place))
@@ -194,11 +192,11 @@ def line_of(text: str) -> Requirement:
     # pip ends a requirement at the first word that looks like an option
     wanted, *rest = re.split(r"[ \t]+(?=-)", text, maxsplit=1)
     options = "".join(rest)
-    if _OPTIONS.fullmatch(options) is None:
+    if options and re.fullmatch(_OPTIONS, options) is None:
         raise ValueError("an option stands in a line of its own, before the packages")
     hashes = tuple(re.findall(r"--hash[= ][ \t]*(\S+)", options))
     for digest in hashes:
-        if HASH.fullmatch(digest) is None:
+        if re.fullmatch(HASH, digest) is None:
             raise ValueError(f"`{digest}` is not a hash, such as `sha256:` and 64 digits")
     return _package_of(wanted)._replace(text=text, hashes=hashes)
 
@@ -207,12 +205,12 @@ def _package_of(text: str) -> Requirement:
     """Read a line without its options."""
     place, *rest = re.split(r"[ \t]+;|;[ \t]+", text, maxsplit=1)
     marker = "".join(rest)
-    if _ADDRESS.fullmatch(place) or "${" in place:
+    if "${" in place or (":" in place and re.fullmatch(_ADDRESS, place)):
         applies(marker, None)
         return Requirement(marker=marker, url=place)
-    if _PATH.fullmatch(place) is None:
+    if re.fullmatch(_PATH, place) is None:
         wanted = requirement_in(text)
-        if wanted.url and not _ADDRESS.fullmatch(wanted.url) and "${" not in wanted.url:
+        if wanted.url and not re.fullmatch(_ADDRESS, wanted.url) and "${" not in wanted.url:
             raise ValueError("the text after `@` is not an address, such as `https://HOST/FILE`")
         return wanted
     if re.search(r"[:\\]", place):
@@ -222,8 +220,8 @@ def _package_of(text: str) -> Requirement:
     path = posixpath.normpath(re.sub(r"[ \t]*\[[\w.,\t -]*\]$", "", place))
     if not path.endswith(".whl"):
         return Requirement(marker=marker, path=path)
-    wheel = WHEEL.fullmatch(path)
-    if wheel is None or NAME.fullmatch(wheel["name"]) is None:
+    wheel = re.fullmatch(WHEEL, path)
+    if wheel is None or re.fullmatch(NAME, wheel["name"]) is None:
         raise ValueError("a wheel is called `NAME-VERSION-PYTHON-ABI-PLATFORM.whl`")
     clauses = clauses_in(f"=={wheel['version']}")
     return Requirement(wheel["name"], clauses, marker=marker, path=path)

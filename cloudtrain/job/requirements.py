@@ -249,26 +249,26 @@ def shown(text: str) -> str:
 
 # What may stand in a list. The installer reads it line by line, and a line as words.
 
-HASH = re.compile("sha256:[0-9a-f]{64}|sha384:[0-9a-f]{96}|sha512:[0-9a-f]{128}")
+HASH = "sha256:[0-9a-f]{64}|sha384:[0-9a-f]{96}|sha512:[0-9a-f]{128}"
 """A hash that pip checks."""
 
 _WORD = r"[A-Za-z0-9._~/%!$&()*+,=:-]"
 _HOST = r"[A-Za-z0-9._-]+(?::[0-9]+)?"
 _FOLDER = r"(?:#subdirectory=[A-Za-z0-9._/-]+)?"
-_INDEX = re.compile(rf"https?://{_HOST}(?:/{_WORD}*)?")
-_SOURCE = re.compile(
+_INDEX = rf"https?://{_HOST}(?:/{_WORD}*)?"
+_SOURCE = (
     rf"https?://{_HOST}/{_WORD}+{_FOLDER}"
     rf"|git\+(?:https?|ssh)://(?:[A-Za-z0-9_-]+@)?{_HOST}/{_WORD}+@[0-9a-f]{{7,64}}{_FOLDER}"
     r"|\./(?!\.\./)[A-Za-z0-9._+/!-]+"
 )
 
-_PLAIN = re.compile(r"(?:(?![ \t]-)[ -~])*")
+_PLAIN = r"(?:(?![ \t]-)[ -~])*"
 """A line without options."""
 
 
 def foreign_text(package: Package) -> str | None:
     """Return a text of a package from a lock that must not be in a list; None if there is none."""
-    rules = [
+    rules: list[tuple[str, str | re.Pattern[str]]] = [
         (package.name, NAME),
         (package.version or "0", VERSION),
         (package.registry or PYPI, _INDEX),
@@ -277,7 +277,7 @@ def foreign_text(package: Package) -> str | None:
     ]
     rules += [(digest, HASH) for digest in package.hashes]
     for text, rule in rules:
-        if rule.fullmatch(text) is None:
+        if re.fullmatch(rule, text) is None:
             return text
     return None
 

@@ -29,12 +29,10 @@ _TORCHVISION = 15
 """torchvision 0.15 belongs to torch 2.0, 0.16 to 2.1, and so on; a torchaudio has torch's version.
 https://github.com/pytorch/vision#installation"""
 
-_BUILT_BY_CONDA = re.compile(
-    r"file:///(?:croot|tmp/build|home/conda|feedstock_root|opt/conda/conda-bld|\w:)/"
-)
+_BUILT_BY_CONDA = r"file:///(?:croot|tmp/build|home/conda|feedstock_root|opt/conda/conda-bld|\w:)/"
 """Folders that `pip freeze` names for packages of conda. They are on no machine."""
 
-_OF_A_USER = re.compile(r"(?:file:/*)?/(?:home|Users|root|mnt/[a-z])/")
+_OF_A_USER = r"(?:file:/*)?/(?:home|Users|root|mnt/[a-z])/"
 """Folders of a user, which a public image does not have."""
 
 _NOT_SENT = "put it into the source folder, and check that no ignore file leaves it out"
@@ -82,7 +80,7 @@ def _applies(line: Requirement, contents: Contents) -> bool:
 
 def _misfit(url: str, contents: Contents) -> str | None:
     """Return why a wheel does not fit the machine; None if it may fit, or if it is no wheel."""
-    wheel = WHEEL.fullmatch(re.sub(r"[?#].*", "", url))
+    wheel = re.fullmatch(WHEEL, re.sub(r"[?#].*", "", url)) if url else None
     if wheel is None:
         return None
     machine = Platform(contents.python or "3", contents.markers).environment
@@ -125,10 +123,13 @@ def _places(
 
     for line in lines:
         path = line.path
-        misfit = _misfit(path or line.url, contents)
+        place = path or line.url
+        if not place:
+            continue
+        misfit = _misfit(place, contents)
         if misfit is not None:
             yield _problem(line, f"names {misfit}", "name a wheel for that machine")
-        if _BUILT_BY_CONDA.match(line.url) or (is_known and _OF_A_USER.match(line.url or path)):
+        if re.match(_BUILT_BY_CONDA, place) or (is_known and re.match(_OF_A_USER, place)):
             yield _problem(line, "names a path of another machine", "name the version instead")
         if not path or path.startswith("/") or path in names:
             continue
@@ -189,7 +190,7 @@ def _conflicts(lines: Iterable[Requirement], contents: Contents) -> Iterator[Pro
         if name == "torch" and not line.is_constraint:
             continue  # it is compared with the image in all forms
         before = known.setdefault(name, [])
-        if conflict_in([*before, *line.clauses]):
+        if (before or len(line.clauses) > 1) and conflict_in([*before, *line.clauses]):
             earlier = ",".join(map("".join, before))
             message = f"asks for `{name}{line.versions}`, and it has to be `{name}{earlier}`"
             yield _problem(line, message, "ask for versions that exist together")
