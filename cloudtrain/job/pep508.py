@@ -13,20 +13,19 @@ from typing import NamedTuple
 
 NAME = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
 
-VERSION = re.compile(
+VERSION = (
     r"(?=.{1,200}$)v?(?P<epoch>[0-9]+!)?(?P<release>[0-9]+(?:\.[0-9]+)*)"
     r"(?P<suffix>(?:[-_.]?(?:alpha|beta|preview|pre|rc|a|b|c)[-_.]?[0-9]*)?"
     r"(?:-[0-9]+|[-_.]?(?:post|rev|r)[-_.]?[0-9]*)?"
     r"(?:[-_.]?dev[-_.]?[0-9]*)?)"
-    r"(?P<build>\+[a-z0-9]+(?:[-_.][a-z0-9]+)*)?",
-    re.IGNORECASE,
+    r"(?P<build>\+[a-z0-9]+(?:[-_.][a-z0-9]+)*)?"
 )
-"""A version as PEP 440 writes it. Python reads no number of over 4,300 digits."""
+"""A version as PEP 440 writes it, in lower case. Python reads no number of over 4,300 digits."""
 
 _CLAUSE = re.compile(r"(===|==|!=|>=|<=|~=|>|<)[ \t]*([^\s,;'\"#]+)")
 _REQUIREMENT = re.compile(
     rf"(?P<name>{NAME})[ \t]*"
-    rf"(?:\[(?P<extras>[ \t]*(?:{NAME}[ \t]*(?:,[ \t]*|(?=\])))*)\])?[ \t]*"
+    rf"(?:\[(?P<extras>[ \t]*(?:{NAME}(?:[ \t]*,[ \t]*{NAME})*)?[ \t]*)\])?[ \t]*"
     r"(?:@[ \t]*(?P<url>\S+)(?:[ \t]+|$)|(?P<versions>(?:[(=<>!~][^;@]*)?))(?:;(?P<marker>.*))?"
 )
 
@@ -109,9 +108,14 @@ def clauses_in(text: str) -> tuple[Clause, ...]:
     return tuple(clauses)
 
 
+def _version_in(text: str) -> re.Match[str] | None:
+    """Return the parts of a version, without a `.*` at its end."""
+    return re.fullmatch(VERSION, text.removesuffix(".*").lower())
+
+
 def _is_clause(operator: str, version: str) -> bool:
     """Return whether a version is one that the operator takes."""
-    match = VERSION.fullmatch(version.removesuffix(".*"))
+    match = _version_in(version)
     if operator == "===" or match is None:
         return operator == "==="
     if operator in ("==", "!="):
@@ -143,13 +147,13 @@ def _spelled(word: str) -> str:
 def are_met(clauses: Iterable[Clause], version: str) -> bool:
     """Return whether a version meets every clause. Only release numbers are compared. If a suffix
     such as `rc1` would decide, the clause counts as met."""
-    have = VERSION.fullmatch(version)
+    have = _version_in(version)
     return have is None or all(_is_met(clause, have) for clause in clauses)
 
 
 def _is_met(clause: Clause, have: re.Match[str]) -> bool:
     operator, version = clause
-    want = VERSION.fullmatch(version.removesuffix(".*"))
+    want = _version_in(version)
     if operator == "===" or want is None:
         return True
     installed = _numbers(have)
