@@ -1,0 +1,1 @@
+"""Documents: YAML, TOML and JSON with the place of each value."""

@@ -1,0 +1,1 @@
+"""The ground that all rooms stand on: files, processes, staging, the clock."""
