@@ -109,8 +109,8 @@ def _check_texts(found: Requirements, read: Read) -> None:
         foreign = foreign_text(package)
         if foreign is not None:
             text = read(found.file) or ""
-            offset = text.find(json.dumps(foreign)[1:-1])
-            if offset < 0:  # it is composed of several texts
+            offset = text.find(json.dumps(foreign)[1:-1]) if foreign else -1
+            if offset < 0:  # it is missing, or composed of several texts
                 offset = text.find(f'"{package.name}"')
             place = f"line {text.count(chr(10), 0, max(offset, 0)) + 1} of `{found.file}`"
             message = f"{place} is not a name, version, hash, path or address: `{shown(foreign)}`"

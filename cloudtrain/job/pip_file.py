@@ -46,6 +46,9 @@ WHEEL = (
     r"-(?P<pythons>[^/-]+)-(?P<abis>[^/-]+)-(?P<platforms>[^/-]+)\.whl"
 )
 
+_LONGEST = 20_000
+"""Maximum length of a line. A package with 200 hashes has 15,000 characters."""
+
 _DEEPEST = 50
 """Maximum depth of files that include others. Few projects have three levels."""
 
@@ -107,6 +110,8 @@ class PipFile:
                 self._problem(place, reason, hint)
 
     def _add_line(self, text: str, place: str, above: tuple[str, ...], is_constraint: bool) -> None:
+        if len(text) > _LONGEST:
+            raise ValueError("the line is too long")
         if not text.isprintable() and re.search(_CONTROL, text):
             raise ValueError("it holds a control character, at which some installers end the line")
         if not text.startswith("-"):
@@ -181,7 +186,8 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
             continue
         line = waiting if is_comment else waiting + raw
         waiting = ""
-        line = re.sub(r"(^|[ \t])#.*", "", line).strip(" \t")
+        line = re.sub(r"(^|[ \t])#.*", "", line)
+        line = re.sub(r"[ \t]+", " ", line).strip(" ")
         if line:
             yield number, line
 

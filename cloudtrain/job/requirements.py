@@ -270,7 +270,7 @@ def foreign_text(package: Package) -> str | None:
     """Return a text of a package from a lock that must not be in a list; None if there is none."""
     rules: list[tuple[str, str | re.Pattern[str]]] = [
         (package.name, NAME),
-        (package.version or "0", VERSION),
+        ("0" if package.version is None or package.url else package.version, VERSION),
         (package.registry or PYPI, _INDEX),
         (package.url or "./x", _SOURCE),
         (package.line, _PLAIN),

@@ -15,7 +15,7 @@ from cloudtrain.code.tree import Tree
 from cloudtrain.documents.document import Unreadable, read_text
 from cloudtrain.errors import JobError, Problem
 from cloudtrain.job.pep508 import are_met
-from cloudtrain.job.pip_file import line_of, read_pip
+from cloudtrain.job.pip_file import PipFile, line_of, read_pip
 from cloudtrain.job.requirements import (
     FIELD,
     WRITTEN,
@@ -280,6 +280,10 @@ def _read(
     platform = Platform(contents.python, contents.markers) if contents.python else None
     wanted = read_lock(file, read, platform, extras=extras, groups=groups, prune=prune)
     check_list(wanted, tree.entries, contents)
+    lines = [item.line for item in wanted.packages if item.line]  # of a block without a lock
+    if lines:
+        label = f"{file}: dependencies"
+        check_lines(PipFile(label, {label: "\n".join(lines)}.get), (), read, contents)
     if not any(wanted.folders.values()):
         return wanted
     from cloudtrain.code.wheels import with_wheels

@@ -190,13 +190,15 @@ def _conflicts(lines: Iterable[Requirement], contents: Contents) -> Iterator[Pro
         if name == "torch" and not line.is_constraint:
             continue  # it is compared with the image in all forms
         before = known.setdefault(name, [])
+        if len(before) > _MOST or {*line.clauses} <= {*before}:
+            continue
         if (before or len(line.clauses) > 1) and conflict_in([*before, *line.clauses]):
             earlier = ",".join(map("".join, before))
             message = f"asks for `{name}{line.versions}`, and it has to be `{name}{earlier}`"
             yield _problem(line, message, "ask for versions that exist together")
-        elif len(before) < _MOST:
+        else:
             before += line.clauses
 
 
-_MOST = 100
+_MOST = 20
 """The most clauses of a package that are compared."""

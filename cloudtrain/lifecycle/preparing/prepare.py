@@ -215,7 +215,7 @@ def _requirements_beside(job: AnyJob, tree: Tree, where: Where) -> str | None:
         if lock in names and f"{folder}pyproject.toml" in names:
             return lock
         plain_list = f"{folder}requirements.txt"
-        if plain_list in names and " " not in folder:  # it could not be named in a list
+        if plain_list in names and re.fullmatch(r"[\w./+-]*", folder):  # as a list names it
             return plain_list
     return None
 
