@@ -66,6 +66,10 @@ class Requirement(NamedTuple):
     def versions(self) -> str:
         return ",".join(map("".join, self.clauses))
 
+    def is_met_by(self, version: str | None) -> bool:
+        """Return whether a package of this version is enough; None if it is not installed."""
+        return version is not None and are_met(self.clauses, version)
+
     @property
     def pin(self) -> str | None:
         """The version that the clauses leave no choice about."""

@@ -141,7 +141,6 @@ def missing_from(
     answer = _ask(python, sorted(names))
     if answer is None:
         return []
-    from cloudtrain.job.pep508 import are_met
     from cloudtrain.job.requirements import Platform
 
     versions, markers = answer
@@ -149,8 +148,7 @@ def missing_from(
     missing = []
     for requirement in unique:
         version = versions[requirement.name]
-        is_met = version is not None and are_met(requirement.clauses, version)
-        if not is_met and machine.meets(requirement.marker):
+        if not requirement.is_met_by(version) and machine.meets(requirement.marker):
             missing.append((requirement, version))
     return missing
 

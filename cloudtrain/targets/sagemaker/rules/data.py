@@ -23,6 +23,7 @@ from cloudtrain.targets.sagemaker.compile.places import INPUT_ROOT
 from cloudtrain.targets.sagemaker.reading import read
 from cloudtrain.targets.sagemaker.request import SUBMIT_DIRECTORY, JsonMapping
 from cloudtrain.targets.sagemaker.rules.request import is_bucket
+from cloudtrain.targets.sagemaker.rules.script import read_list
 
 _S3 = re.compile(r"(?:s3|https)://(?P<bucket>[^/]*)(?P<key>/.*)?", re.DOTALL)
 
@@ -354,14 +355,12 @@ def install_without_network(subject: Subject) -> Iterator[Fault]:
         return
     if not subject.plan.request.get("EnableNetworkIsolation"):
         return
-    from cloudtrain.job.pip_file import PipFile
-
     file = subject.job.environment.requirements
     if file is None and starter == "toolkit":
         file = REQUIREMENTS  # the toolkit installs this file wherever it finds it
     if file is None:
         return
-    wanted = PipFile(file, subject.tree.read_text)
+    wanted = read_list(subject, file)
     has_wheels = all(line.path.endswith(".whl") for line in wanted.asked)
     if "--no-index" not in wanted.flags and not has_wheels:
         message = f"the container has no network, so `{file}` cannot be installed"
