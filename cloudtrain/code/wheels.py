@@ -22,11 +22,10 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from cloudtrain.code.files import below, escape_path
-from cloudtrain.code.ignore import IGNORE_FILE
 from cloudtrain.code.tree import Tree
 from cloudtrain.documents.document import load_toml
-from cloudtrain.job.locks import Table, read_lock
-from cloudtrain.job.requirements import Package, Platform, Read, Requirements, normal, unfit
+from cloudtrain.job.pep508 import normal
+from cloudtrain.job.requirements import Package, Requirements, unfit
 
 _SETUPTOOLS = "setuptools.build_meta"
 _BACKENDS = {
@@ -37,6 +36,9 @@ _BACKENDS = {
     _SETUPTOOLS: "setuptools",
 }
 """The build backends that find such a package themselves, with the only package that they need."""
+
+Table = Mapping[str, Any]
+"""A table of TOML."""
 
 _OF_INSTALLERS = frozenset(
     (
@@ -80,20 +82,8 @@ followed."""
 _COMPILED = (".pyd", ".pyx", ".so")
 
 
-def read_own_lock(
-    tree: Tree, file: str, read: Read, platform: Platform | None, **options: Any
-) -> Requirements:
-    """Read a lock with `read_lock`, and make wheels of its folders. Raises JobError also if one
-    cannot be made."""
-    wanted = read_lock(file, read, platform, **options)
-    hashes = {f"./{entry.path}": f"sha256:{entry.sha256}" for entry in tree.entries}
-    for item in wanted.packages:
-        url = item.url
-        if url.startswith(".") and hashes.get(url) not in item.hashes:
-            message = f"the bundle has no file `{url}` with the content that `{wanted.file}` locks"
-            hint = f"if an ignore file leaves it out, add `!{url[2:]}` to `{IGNORE_FILE}`"
-            raise unfit(message, f"run `uv lock`; {hint}")
-
+def with_wheels(tree: Tree, wanted: Requirements) -> Requirements:
+    """Return a list with wheels of its folders. Raises JobError if one cannot be made."""
     packages = [*wanted.packages]
     wheels: dict[str, bytes] = {}
     for name, folder in sorted(wanted.folders.items()):
@@ -115,7 +105,9 @@ def _package_of(tree: Tree, name: str, wanted: Requirements) -> tuple[Package, b
 
     try:
         version, content = _wheel(tree, name, wanted.folders)
-    except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
+    except (
+        ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError
+    ) as error:  # fmt: skip
         reason = str(error).splitlines()[0]
         if isinstance(error, KeyError):  # whose text is only the key
             reason = f"in the bundle it has no {reason}"
@@ -278,15 +270,20 @@ def _metadata(project: Table, version: str, folders: Mapping[str, str]) -> dict[
         "gui_scripts": project.get("gui-scripts", {}),
         **project.get("entry-points", {}),
     }
-    points = ""
+    points = []
     for group, entry_points in groups.items():
-        points += f"[{group}]\n"
-        for key, value in entry_points.items():
-            points += f"{key} = {value}\n"
-        points += "\n"
+        points.append(f"[{group}]")
+        points += [f"{key} = {value}" for key, value in entry_points.items()]
+        points.append("")
 
+    if not all(map(str.isprintable, (*fields, *points))):
+        raise ValueError("a text of `pyproject.toml` holds a line break or a control character")
     wheel = "Wheel-Version: 1.0\nGenerator: cloudtrain\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-    return {"METADATA": "\n".join((*fields, "")), "WHEEL": wheel, "entry_points.txt": points}
+    return {
+        "METADATA": "\n".join((*fields, "")),
+        "WHEEL": wheel,
+        "entry_points.txt": "\n".join((*points, "")),
+    }
 
 
 def _archive(files: dict[str, tuple[bytes, bool]], record: str) -> bytes:

@@ -142,6 +142,8 @@ def _unreadable(error: yaml.YAMLError, text: str) -> Unreadable:
     """Return the error for an error of PyYAML, in plain words for the usual mistakes."""
     place = _place_of_error(error, text)
     problem = getattr(error, "problem", None) or str(error).partition("\n")[0]
+    if "nesting depth" in problem:
+        return too_deep(place)
     if "but found another document" in problem:
         message = "the file holds several documents (`---`)"
         return Unreadable(message, "a file holds one job: remove the others", place, code="CT003")

@@ -7,29 +7,34 @@ https://docs.astral.sh/uv/concepts/projects/layout/#the-lockfile
 
 from __future__ import annotations
 
+import json
 import posixpath
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from packaging.markers import Marker
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
-
 from cloudtrain.documents.document import load_toml
 from cloudtrain.errors import JobError, quoted
+from cloudtrain.job.pep508 import (
+    Requirement,
+    applies,
+    are_met,
+    canonical,
+    clauses_in,
+    normal,
+    requirement_in,
+)
 from cloudtrain.job.requirements import (
     BLOCK,
-    DEEPEST,
     POETRY,
     PYPI,
     Package,
     Platform,
     Read,
     Requirements,
+    foreign_text,
     form_of,
-    normal,
-    package_of,
+    shown,
     stale,
     unfit,
     unread,
@@ -37,6 +42,9 @@ from cloudtrain.job.requirements import (
 
 Table = Mapping[str, Any]
 """A table of TOML."""
+
+_DEEPEST = 8
+"""Maximum number of folders or groups above each other."""
 
 _OF_TORCH = re.compile(r"torch|triton|nvidia-.*|cuda-.*")
 """Packages that torch brings, for locks that do not say what a package depends on."""
@@ -78,14 +86,36 @@ def read_lock(
         "pylock": reader.pylock,
     }
     try:
-        return readers[form](file, text)
+        found = readers[form](file, text)
+        _check_texts(found, read)
+        return found
     except JobError:
         raise
     except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
         lines = str(error).splitlines() or ["no value"]
-        reason = f"{type(error).__name__}: {lines[0]}"
+        reason = shown(f"{type(error).__name__}: {lines[0]}")
         message = f"`{file}` or its lock has not the form that uv writes ({reason})"
         raise unread(message, "write it again: `uv lock`") from None
+
+
+def _check_texts(found: Requirements, read: Read) -> None:
+    """Raise JobError if a text of a lock may not stand in a list."""
+    packages = [*found.packages]
+    for name, version in found.brought.items():
+        packages.append(Package(name, version))
+    for name in found.folders:
+        packages.append(Package(name, None))
+    for package in packages:
+        foreign = foreign_text(package)
+        if foreign is not None:
+            text = read(found.file) or ""
+            offset = text.find(json.dumps(foreign)[1:-1]) if foreign else -1
+            if offset < 0:  # it is missing, or composed of several texts
+                offset = text.find(f'"{package.name}"')
+            place = f"line {text.count(chr(10), 0, max(offset, 0)) + 1} of `{found.file}`"
+            message = f"{place} is not a name, version, hash, path or address: `{shown(foreign)}`"
+            hint = "write it again: `uv lock`; if the text stays, see who has written the lock"
+            raise unread(message, hint)
 
 
 class _Reader(NamedTuple):
@@ -112,7 +142,7 @@ class _Reader(NamedTuple):
                 return self._read_uv_lock(lock, content, folder)
             place = posixpath.normpath(posixpath.join(place, ".."))
             project = posixpath.join(place, "pyproject.toml")
-            if place.count("..") > DEEPEST or self.read(project) is None:
+            if place.count("..") > _DEEPEST or self.read(project) is None:
                 break
 
         poetry_lock = posixpath.join(folder, "poetry.lock")
@@ -141,7 +171,7 @@ class _Reader(NamedTuple):
             packages = []
             for item in wanted:
                 if self.applies(item.marker):
-                    packages.append(package_of(str(item), item.name, str(item.specifier)))
+                    packages.append(Package(normal(item.name), item.pin, line=item.text))
             return Requirements(file, "script", tuple(packages))
 
         graph = _Graph(self, lock, lock_file)
@@ -155,6 +185,7 @@ class _Reader(NamedTuple):
 
     def pylock(self, file: str, text: str) -> Requirements:
         lock = _toml(f"`{file}`", text)
+        _check_version(file, lock.get("lock-version"), "1")
         self.check_python(f"`{file}`", lock.get("requires-python"))
 
         root = posixpath.dirname(file)
@@ -217,8 +248,8 @@ class _Reader(NamedTuple):
             return
         python = self.platform.environment["python_full_version"]
         try:
-            fits = SpecifierSet(wanted).contains(python, prereleases=True)
-        except InvalidSpecifier:
+            fits = are_met(clauses_in(wanted), python)
+        except ValueError:
             message = f"{what} has no valid `requires-python`: `{wanted}`"
             raise unread(message, "write for example `>=3.10`") from None
         if not fits:
@@ -259,13 +290,12 @@ class _Reader(NamedTuple):
         wanted = []
         for text in texts:
             try:
-                item = Requirement(text)
-            except InvalidRequirement as error:
-                reason = str(error).splitlines()[0]
-                message = f"`{text}` in `{file}` is not a requirement: {reason}"
+                item = requirement_in(text)
+            except ValueError as error:
+                message = f"`{shown(text)}` in `{file}` is not a requirement: {shown(str(error))}"
                 raise unread(message, "write for example `numpy>=1.26`") from None
             if normal(item.name) in elsewhere:
-                item.specifier = SpecifierSet()
+                item = item._replace(clauses=())
             wanted.append(item)
         return wanted
 
@@ -284,9 +314,9 @@ class _Reader(NamedTuple):
         before = set()
         for entry in locked or ():
             if self.applies(entry.get("marker"), extras):
-                specifier = SpecifierSet(entry.get("specifier", ""))
+                clauses = canonical(clauses_in(entry.get("specifier", "")))
                 extras_of_entry = frozenset(entry.get("extras", ()))
-                before.add((normal(entry["name"]), specifier, extras_of_entry))
+                before.add((normal(entry["name"]), clauses, extras_of_entry))
 
         now = set()
         names_own_extra = False  # which uv resolves
@@ -295,8 +325,7 @@ class _Reader(NamedTuple):
             if name == own:
                 names_own_extra = True
             elif self.applies(item.marker):
-                specifier = item.specifier if item.url is None else SpecifierSet()
-                now.add((name, specifier, frozenset(item.extras)))
+                now.add((name, canonical(item.clauses), item.extras))
         if names_own_extra:
             now |= before
 
@@ -310,38 +339,42 @@ class _Reader(NamedTuple):
         `extra-7-project-cpu`."""
         if marker is None or marker == "":
             return True
+        text = str(marker)
         chosen = {*self.extras, *self.groups}
         endings = tuple(f"-{extra}" for extra in chosen)
-
-        def decide(match: re.Match[str]) -> str:
-            name = match["name"]
-            is_on = name in chosen or name.endswith(endings)
-            is_true = is_on == (match["operator"] == "==")
-            return "python_version >= '0'" if is_true else "python_version < '0'"
-
-        parsed = Marker(_EXTRA_OF_CONFLICT.sub(decide, str(marker)))
-        values: dict[str, str | set[str]] = {
+        active = set(extras)
+        for name in _EXTRA_OF_CONFLICT.findall(text):
+            if name in chosen or name.endswith(endings):
+                active.add(name)
+        values = {
             **self.platform.environment,
-            "extras": {*self.extras},
-            "dependency_groups": {*self.groups},
+            "extra": active,
+            "extras": self.extras,
+            "dependency_groups": self.groups,
         }
-        for extra in ("", *extras):
-            values["extra"] = extra
-            if parsed.evaluate(values):
-                return True
-        return False
+        return applies(text, values)
 
 
-_EXTRA_OF_CONFLICT = re.compile(r"extra (?P<operator>==|!=) '(?P<name>(?:extra|group)-\d+-[^']*)'")
+_EXTRA_OF_CONFLICT = re.compile(r"extra [=!]= '((?:extra|group)-\d+-[^']*)'")
 
 
 def _toml(what: str, text: str) -> Table:
     """Parse a text, which errors call `what`."""
+    hint = "correct it, or write it again with `uv lock`"
     try:
         return load_toml(text)
+    except RecursionError:
+        raise unread(f"{what} is nested too deeply", hint) from None
     except ValueError as error:
-        hint = "correct it, or write it again with `uv lock`"
-        raise unread(f"{what} is not valid TOML: {error}", hint) from None
+        raise unread(f"{what} is not valid TOML: {shown(str(error))}", hint) from None
+
+
+def _check_version(file: str, version: object, known: str) -> None:
+    """Raise JobError for a lock whose format is another than the one that this module reads."""
+    if str(version).partition(".")[0] != known:
+        message = f"`{file}` has version {shown(str(version))} of its format"
+        hint = f"cloudtrain reads version {known}: write the lock with a tool that writes it"
+        raise unread(message, hint)
 
 
 def _get(table: Table, *keys: str) -> Table:
@@ -351,7 +384,7 @@ def _get(table: Table, *keys: str) -> Table:
     return table
 
 
-def _texts_of_group(groups: Table, name: str, depth: int = DEEPEST) -> Iterator[str]:
+def _texts_of_group(groups: Table, name: str, depth: int = _DEEPEST) -> Iterator[str]:
     """Yield the dependencies of a group, with those of the groups that it includes."""
     for item in groups.get(name, ()):
         if isinstance(item, str):
@@ -379,6 +412,7 @@ class _Graph:
         self.file = file
         self.archives: list[str] = []
         lock = _toml(f"`{file}`", _ARCHIVES.sub(self._cut, text))
+        _check_version(file, lock.get("version"), "1")
         reader.check_python(f"`{file}`", lock.get("requires-python"))
         self.packages: list[Table] = lock.get("package", [])
         self.manifest: Table = lock.get("manifest", {})
@@ -501,7 +535,11 @@ def _uv_package(item: Table, hashes: tuple[str, ...], folder: str) -> Package:
     url = _address(source, folder)
     if "git" in source:
         address, _, commit = source["git"].partition("#")
-        url = f"git+{address.partition('?')[0]}@{commit}"
+        place, _, query = address.partition("?")
+        folder_in_it = re.search(r"(?:^|&)subdirectory=([^&]+)", query)
+        url = f"git+{place}@{commit}"
+        if folder_in_it:
+            url += f"#subdirectory={folder_in_it[1].replace('%2F', '/')}"
         hashes = ()
     index = _other_index(source.get("registry", ""))
     return Package(item["name"], item.get("version", ""), hashes, index, url)
@@ -511,7 +549,8 @@ def _address(source: Table, folder: str) -> str:
     """Return the path of an archive in the bundle, or its address; empty without either."""
     if "path" in source:
         return f"./{posixpath.normpath(posixpath.join(folder, source['path']))}"
-    return str(source.get("url", ""))
+    url = str(source.get("url", ""))
+    return f"{url}#subdirectory={source['subdirectory']}" if "subdirectory" in source else url
 
 
 def _other_index(index: str) -> str:
@@ -531,5 +570,7 @@ def _pylock_package(name: str, item: Table, folder: str) -> Package:
     vcs = item.get("vcs")
     if vcs:
         url = f"{vcs['type']}+{vcs['url']}@{vcs['commit-id']}"
+        if "subdirectory" in vcs:
+            url += f"#subdirectory={vcs['subdirectory']}"
     index = _other_index(item.get("index", "").rstrip("/"))
     return Package(name, item.get("version", ""), tuple(sorted(hashes)), index, url)

@@ -19,6 +19,8 @@ class Contents(NamedTuple):
     """The version of Python, such as `3.12`; None if unknown."""
     torch: str | None = None
     """The version of PyTorch; None if there is none, or if it is unknown."""
+    frameworks: Mapping[str, str] = MappingProxyType({})
+    """The versions of other frameworks, such as `tensorflow`, for which the image is made."""
     packages: Mapping[str, str] | None = None
     """All packages, by normalized name, with their versions; None if unknown."""
     markers: Mapping[str, str] = MappingProxyType({})

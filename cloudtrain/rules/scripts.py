@@ -238,20 +238,15 @@ def package_is_missing(subject: Subject) -> Iterator[Fault]:
 def _required(subject: Subject) -> list[str] | None:
     """Return the packages of the job's own list; None if it may install more than it names."""
     file = subject.job.environment.requirements
-    text = ""
-    if file is not None:
-        # A file that cannot be read counts as a line without a hash.
-        text = subject.tree.read_text(os.path.normpath(file)) or "?"
+    if file is None:
+        return []
+    from cloudtrain.job.pip_file import PipFile
 
-    packages = []
-    for line in text.replace("\\\n", " ").splitlines():  # a backslash continues a line
-        if not line.strip() or line[0] in "#-":
-            continue
-        if "--hash=" not in line:  # pip then installs what this package needs as well
-            return None
-        name = re.split(r"[\s=@\[]", line.lower(), maxsplit=1)[0]
-        packages.append(name.replace("_", "-"))
-    return packages
+    found = PipFile(os.path.normpath(file), subject.tree.read_text)
+    # pip then installs what a package needs as well
+    if found.problems or not all(line.hashes for line in found.asked):
+        return None
+    return [package.name for package in found.requirements.packages]
 
 
 _PACKAGES = {

@@ -87,7 +87,7 @@ AS_AZUREML = ("--emulate", "azureml", "--instances", "2", "--processes-per-insta
 def on_azureml(clean_environment: Path) -> str:
     """A job file for Azure ML."""
     (clean_environment / "train.py").write_text(AZURE_SCRIPT)
-    (clean_environment / "needs.txt").write_text("./no-such-folder")
+    (clean_environment / "needs.txt").write_text("/no/such-folder")
     (clean_environment / "job.yaml").write_text(AZURE_JOB)
     return "job.yaml"
 

@@ -119,6 +119,8 @@ def test_what_the_plan_says(project: Path, state_dir: Path) -> None:
 def test_files_of_the_bundle_are_part_of_it(project: Path) -> None:
     """Where the requirements install the code itself, another code is another environment."""
     (project / "requirements.txt").write_text("./package\n")
+    (project / "package").mkdir()
+    (project / "package" / "setup.py").write_text("")
     here = ct.Local(build_environment=True)
     first = environment_in(ct.plan(ct.load_job("job.yaml"), here))
     (project / "train.py").write_text("print(1)\n")

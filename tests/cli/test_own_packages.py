@@ -155,7 +155,11 @@ def test_an_interpreter_that_lacks_them_is_found(cli: Cli, folder: Path) -> None
     )
     version = importlib.metadata.version("pydantic")
     write(
-        folder, {"r.txt": f"./vendor/pydantic-{version}-py3-none-any.whl ; python_version > '3'\n"}
+        folder,
+        {
+            "r.txt": f"./vendor/pydantic-{version}-py3-none-any.whl ; python_version > '3'\n",
+            f"vendor/pydantic-{version}-py3-none-any.whl": "",
+        },
     )
     job(folder, "requirements: r.txt")
     assert not any(item["code"] == "LO207" for item in plan(cli, target="local")["findings"])
@@ -163,7 +167,8 @@ def test_an_interpreter_that_lacks_them_is_found(cli: Cli, folder: Path) -> None
 
 def test_a_wheel_of_another_torch_is_refused(cli: Cli, folder: Path) -> None:
     """As a line of an index is."""
-    write(folder, {"r.txt": "./vendor/torch-2.14.1-cp312-cp312-linux_x86_64.whl\n"})
+    wheel = "vendor/torch-2.14.1-cp312-cp312-linux_x86_64.whl"
+    write(folder, {"r.txt": f"./{wheel}\n", wheel: ""})
     job(folder, f"{IMAGE}, requirements: r.txt")
     result = cli("plan", "job.yaml", "--target", "sagemaker")
     assert result.code == 2
@@ -365,8 +370,8 @@ ISOLATED = SETTINGS.replace("[azureml]", "network_isolation = true\n\n[azureml]"
 WITHOUT_NETWORK: dict[str, tuple[str, dict[str, str], bool]] = {
     "wheels of your own": (f"{IMAGE}, requirements: uv.lock", {}, True),
     "a package of an index": (f"{IMAGE}, requirements: r.txt", {"r.txt": "./vendor/given-2-py3-none-any.whl\ntqdm\n"}, False),
-    "wheels in the code": (f"{IMAGE}, requirements: r.txt", {"r.txt": "# ours\n./vendor/given-2-py3-none-any.whl\nlib.whl ; python_version > '3'\n"}, True),
-    "wheels of a file that is included": (f"{IMAGE}, requirements: r.txt", {"r.txt": "-r s.txt\n", "s.txt": "./x.whl --hash=sha256:0\n"}, True),
+    "wheels in the code": (f"{IMAGE}, requirements: r.txt", {"r.txt": "# ours\n./vendor/given-2-py3-none-any.whl\nlib-1-py3-none-any.whl ; python_version > '3'\n", "lib-1-py3-none-any.whl": ""}, True),
+    "wheels of a file that is included": (f"{IMAGE}, requirements: r.txt", {"r.txt": "-r s.txt\n", "s.txt": f"./x-1-py3-none-any.whl --hash=sha256:{'0' * 64}\n", "x-1-py3-none-any.whl": ""}, True),
     "an address": (f"{IMAGE}, requirements: r.txt", {"r.txt": "https://host/x.whl\n"}, False),
     "a folder that is built": (f"{IMAGE}, requirements: r.txt", {"r.txt": "-e ./libs/my-lib\n"}, False),
     "no index": (f"{IMAGE}, requirements: r.txt", {"r.txt": "--no-index\ntqdm\n"}, True),

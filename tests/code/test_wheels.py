@@ -20,8 +20,9 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from cloudtrain.code.tree import scan
-from cloudtrain.code.wheels import read_own_lock
+from cloudtrain.code.wheels import with_wheels
 from cloudtrain.errors import JobError
+from cloudtrain.job.locks import read_lock
 from cloudtrain.job.requirements import Platform, Requirements
 from tests.locks import write
 
@@ -155,7 +156,7 @@ def read(folder: Path, *, kind: str = "editable") -> Requirements:
     def text(path: str) -> str | None:
         return (folder / path).read_text() if (folder / path).is_file() else None
 
-    return read_own_lock(tree, "uv.lock", text, Platform("3.12"))
+    return with_wheels(tree, read_lock("uv.lock", text, Platform("3.12")))
 
 
 def applying(item: Requirement) -> list[str]:

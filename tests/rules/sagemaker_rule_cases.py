@@ -402,6 +402,11 @@ DISTRIBUTION_CASES: dict[str, tuple[Case, Case, str]] = {
         Case({"environment": {"requirements": "requirements.txt"}}, {"launch": "toolkit"}, files=WITH_REQUIREMENTS),
         "requirements: requirements.txt",
     ),
+    "SM347": (
+        Case({}, {"launch": "toolkit"}, files={**FILES, "requirements.txt": "numpy\nnumpy=1\n"}),
+        Case({}, {"launch": "toolkit"}, files=WITH_REQUIREMENTS),
+        "write one package a line",
+    ),
     "SM346": (
         Case({}, {"launch": "entrypoint"}, files={**FILES, "setup.py": ""}),
         Case({}, {"launch": "toolkit"}, files={**FILES, "setup.py": ""}),

@@ -45,7 +45,7 @@ def findings(
         ("pydantic >= 2, < 2.1", f"`pydantic>=2,<2.1` (it has {PYDANTIC})"),
         ("Pydantic==1.*", f"`Pydantic==1.*` (it has {PYDANTIC})"),
         ("pydantic~=99.1", f"`pydantic~=99.1` (it has {PYDANTIC})"),
-        ("no-such-package --hash=sha256:00", "`no-such-package`"),
+        (f"no-such-package --hash=sha256:{'0' * 64}", "`no-such-package`"),
         (
             "no-such-package; python_version >= '3.8' and sys_platform != 'win32'",
             "`no-such-package`",

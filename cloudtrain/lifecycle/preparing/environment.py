@@ -14,6 +14,8 @@ from cloudtrain.code.files import Entry
 from cloudtrain.code.tree import Tree, bundle_of
 from cloudtrain.documents.document import Unreadable, read_text
 from cloudtrain.errors import JobError, Problem
+from cloudtrain.job.pep508 import are_met
+from cloudtrain.job.pip_file import PipFile, line_of, read_pip
 from cloudtrain.job.requirements import (
     FIELD,
     WRITTEN,
@@ -21,10 +23,10 @@ from cloudtrain.job.requirements import (
     Read,
     Requirements,
     form_of,
-    package_in,
-    read_pip,
     unfit,
+    unread,
 )
+from cloudtrain.lifecycle.preparing.installable import check_lines, check_list
 from cloudtrain.machines.contents import Contents, ContentsReader
 from cloudtrain.plans.plan import Plan
 from cloudtrain.system.plugins import part
@@ -206,10 +208,14 @@ def with_requirements(
 
     contents = contents_of(job, where)
     wanted = _read(job, tree, file, read, contents, prune=contents.torch is not None)
-    locked = wanted.brought.get("torch") or _wanted_torch(wanted, contents)
+    for name, version in contents.frameworks.items():
+        asked = _version_for(wanted, contents, name, version)
+        if asked and not _agree(asked, version):
+            raise _other(name, wanted.file, asked, version)
+    locked = wanted.brought.get("torch") or _version_for(wanted, contents, "torch", contents.torch)
     if contents.torch and locked and not _agree(locked, contents.torch):
         if contents.is_image:
-            raise _other_torch(wanted.file, locked, contents.torch)
+            raise _other("torch", wanted.file, locked, contents.torch)
         # without an image, the list's own torch is installed with all that it needs
         wanted = _read(job, tree, file, read, contents, prune=False)
     installation = Installation(wanted, contents, is_named)
@@ -239,12 +245,12 @@ def contents_of(job: AnyJob, where: Where) -> Contents:
     return describe(job.view, where.settings, where.account)
 
 
-def _other_torch(file: str, locked: str, in_image: str) -> JobError:
-    """Return the error for a list whose torch is not the image's."""
+def _other(name: str, file: str, locked: str, in_image: str) -> JobError:
+    """Return the error for a list whose framework is not the image's."""
     line = ".".join(re.findall(r"\d+", in_image)[:2])
     other = ".".join(re.findall(r"\d+", locked)[:2])
-    hint = f'ask for `torch=={line}.*`, or take the image with `version: "{other}"`'
-    return unfit(f"torch {locked} is in `{file}`, and the image has {in_image}", hint)
+    hint = f'ask for `{name}=={line}.*`, or take the image with `version: "{other}"`'
+    return unfit(f"{name} {locked} is in `{file}`, and the image has {in_image}", hint)
 
 
 def _read(
@@ -255,11 +261,34 @@ def _read(
     extras = job.environment.extras
     groups = job.environment.groups
     if form_of(file, read(file) or "") == "pip":
-        return read_pip(file, read, extras, groups)
-    from cloudtrain.code.wheels import read_own_lock
+        names = {entry.path for entry in tree.entries}
+
+        def read_sent(path: str) -> str | None:
+            return read(path) if path in names else None
+
+        found = read_pip(file, read_sent, extras, groups)
+        for name in job.environment.secrets:
+            is_of_installer = name.startswith(("PIP_", "UV_"))
+            if not is_of_installer and any(f"${{{name}}}" in text for text in found.texts.values()):
+                message = f"`{file}` needs the secret `{name}`, which is looked up later"
+                hint = "give the whole address as the secret `PIP_EXTRA_INDEX_URL`"
+                raise unread(message, hint)
+        check_lines(found, names, read_sent, contents)
+        return found.requirements
+    from cloudtrain.job.locks import read_lock
 
     platform = Platform(contents.python, contents.markers) if contents.python else None
-    return read_own_lock(tree, file, read, platform, extras=extras, groups=groups, prune=prune)
+    wanted = read_lock(file, read, platform, extras=extras, groups=groups, prune=prune)
+    check_list(wanted, tree.entries, contents)
+    lines = [item.line for item in wanted.packages if item.line]  # of a block without a lock
+    if lines:
+        label = f"{file}: dependencies"
+        check_lines(PipFile(label, {label: "\n".join(lines)}.get), (), read, contents)
+    if not any(wanted.folders.values()):
+        return wanted
+    from cloudtrain.code.wheels import with_wheels
+
+    return with_wheels(tree, wanted)
 
 
 def requiring(job: AnyJob, file: str | None) -> AnyJob:
@@ -292,32 +321,35 @@ def reader_of(tree: Tree) -> Read:
     return read
 
 
-def _wanted_torch(wanted: Requirements, contents: Contents) -> str | None:
-    """Return the version of torch that a list pins, or the versions that it asks for and the
+def _version_for(
+    wanted: Requirements, contents: Contents, name: str, installed: str | None
+) -> str | None:
+    """Return the version of a package that a list pins, or the versions that it asks for and the
     machine does not have."""
-    machine = Platform(contents.python or "3", contents.markers).environment
+    machine = Platform(contents.python or "3", contents.markers)
     for item in wanted.packages:
-        if item.name != "torch":
+        if item.name != name:
             continue
-        line = package_in(item.line)
-        if line is None:
+        if not item.line:
             return item.version or None
-        if not line.applies(machine):
+        line = line_of(item.line)
+        if not machine.meets(line.marker):
             continue
         if item.version:
             return item.version
-        is_met = contents.torch is None or line.is_met_by(contents.torch)
-        return None if is_met else line.versions
+        if installed is not None and not are_met(line.clauses, installed):
+            return line.versions
     return None
 
 
 def _agree(first: str, second: str) -> bool:
-    """Return whether two versions are equal, without their local parts such as `+cu130`, as far as
-    both are known: an image's tag may say `2.13` only."""
+    """Return whether two versions are equal as far as both are known: an image's tag may say `2.13`
+    only, and a list seldom has the local part, such as `+cu130`."""
     numbers = first.partition("+")[0].split(".")
     others = second.partition("+")[0].split(".")
     known = min(len(numbers), len(others))
-    return numbers[:known] == others[:known]
+    locals_agree = "+" not in first or "+" not in second or first == second
+    return locals_agree and numbers[:known] == others[:known]
 
 
 def _with_list(tree: Tree, name: str, text: str, installation: Installation) -> Tree:

@@ -12,8 +12,10 @@ from pathlib import Path
 
 from cloudtrain.code.tree import Tree
 from cloudtrain.errors import MissingExtra, NotResolved, UsageError
+from cloudtrain.job.pep508 import normal
+from cloudtrain.job.pip_file import read_pip
 from cloudtrain.job.processing import AnyJob
-from cloudtrain.job.requirements import form_of, normal, read_pip
+from cloudtrain.job.requirements import form_of
 from cloudtrain.lifecycle.preparing.environment import contents_of, pinned_torch, reader_of
 from cloudtrain.plans.plan import Bundle
 from cloudtrain.runtime.install import find_uv

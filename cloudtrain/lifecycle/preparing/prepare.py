@@ -218,7 +218,7 @@ def _requirements_beside(job: AnyJob, tree: Tree, where: Where) -> str | None:
         if lock in names and f"{folder}pyproject.toml" in names:
             return lock
         plain_list = f"{folder}requirements.txt"
-        if plain_list in names and " " not in folder:  # it could not be named in a list
+        if plain_list in names and re.fullmatch(r"[\w./+-]*", folder):  # as a list names it
             return plain_list
     return None
 
@@ -274,7 +274,11 @@ def _conda_text(job: AnyJob, tree: Tree) -> str | None:
     if not entries:
         return None
     try:
-        return read_text(tree.location(entries[0]))
+        text = read_text(tree.location(entries[0]))
+        from cloudtrain.job.conda import check_conda
+
+        check_conda(str(name), text)
+        return text
     except Unreadable as error:
         message = f"`{name}`: {error.problem.message}"
         hint = error.problem.hint
@@ -295,14 +299,6 @@ def _build_hash(job: AnyJob, tree: Tree) -> str | None:
     return content_hash(files) if has_dockerfile else None
 
 
-_INCLUDES = r"(?m)^\s*(?:-r|--requirement|-c|--constraint)[\s=]*(\S+)"
-_NAMES_FILES = (
-    r"(?m)^\s*(?:-e|--editable|-f|--find-links)[\s=]+(?![\s=/]|\w+:)|^\s*\.{1,2}(?:/|$)"
-    r"|^\s*[^/\s#][^:\s#]*\.(?:whl|zip|tar\.gz)\b|@\s*\."
-)
-"""Lines of a requirements file that include another, and lines that install files of the bundle."""
-
-
 def _requirements_hash(job: AnyJob, tree: Tree) -> str | None:
     """Return the hash of the job's requirements file and the files that it includes; None if the
     job names no requirements file, or if the bundle has no such file that can be read. Requirements
@@ -311,22 +307,13 @@ def _requirements_hash(job: AnyJob, tree: Tree) -> str | None:
     if job.environment.requirements is None:
         return None
     file = os.path.normpath(job.environment.requirements)
-    texts: dict[str, str | None] = {}
-
-    waiting = [file]
-    while waiting:
-        name = waiting.pop()
-        if name in texts:
-            continue
-        texts[name] = tree.read_text(name)
-        folder = os.path.dirname(name)  # in the bundle
-        for other in re.findall(_INCLUDES, texts[name] or ""):
-            waiting.append(os.path.normpath(os.path.join(folder, other)))
-    if texts[file] is None:
+    if tree.read_text(file) is None:
         return None
+    from cloudtrain.job.pip_file import PipFile
 
-    parts = [f"{name}\0{text}" for name, text in sorted(texts.items())]
-    if any(re.search(_NAMES_FILES, text or "") for text in texts.values()):
+    found = PipFile(file, tree.read_text)
+    parts = [f"{name}\0{text}" for name, text in sorted(found.texts.items())]
+    if found.folders or any(line.path[:1] not in ("", "/") for line in found.lines):
         parts.append(tree.identity.sha256)
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 

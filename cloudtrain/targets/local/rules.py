@@ -36,8 +36,8 @@ from cloudtrain.targets.registry import target_of
 
 if TYPE_CHECKING:
     from cloudtrain.code.tree import Tree
+    from cloudtrain.job.pep508 import Requirement
     from cloudtrain.job.processing import AnyJob
-    from cloudtrain.job.requirements import PipLine
     from cloudtrain.job.training import TrainingJob
     from cloudtrain.targets.common.launch import LocalAccount
     from cloudtrain.targets.local.settings import Local
@@ -120,7 +120,9 @@ _LARGEST = 1 << 20
 """Bytes of that answer which are read. Not every program that a setting names is a Python."""
 
 
-def missing_from(python: str, requirements: Iterable[PipLine]) -> list[tuple[PipLine, str | None]]:
+def missing_from(
+    python: str, requirements: Iterable[Requirement]
+) -> list[tuple[Requirement, str | None]]:
     """Return the requirements that the interpreter `python` lacks or has in an unsuitable version,
     each with the installed version or None. Return an empty list if the interpreter does not
     answer."""
@@ -131,12 +133,14 @@ def missing_from(python: str, requirements: Iterable[PipLine]) -> list[tuple[Pip
     answer = _ask(python, sorted(names))
     if answer is None:
         return []
-    versions, machine = answer
+    from cloudtrain.job.requirements import Platform
 
+    versions, markers = answer
+    machine = Platform(markers["python_full_version"], markers)
     missing = []
     for requirement in unique:
         version = versions[requirement.name]
-        if requirement.applies(machine) and not requirement.is_met_by(version):
+        if not requirement.is_met_by(version) and machine.meets(requirement.marker):
             missing.append((requirement, version))
     return missing
 
@@ -267,11 +271,13 @@ def _will_install(subject: Subject) -> bool:
     return any(line.name.lower() == "torch" for line in lines)
 
 
-def _lines(tree: Tree, file: str) -> Iterator[PipLine]:
-    """Yield the requirements in a file of the job, and in the files that it includes."""
-    from cloudtrain.job.requirements import pip_lines
+def _lines(tree: Tree, file: str) -> list[Requirement]:
+    """Return the packages that a file of the job names, with those of the files that it
+    includes."""
+    from cloudtrain.job.pip_file import PipFile
 
-    return pip_lines(os.path.normpath(file), tree.read_text)
+    asked = PipFile(os.path.normpath(file), tree.read_text).asked
+    return [line for line in asked if line.name]
 
 
 @rule("LO104", Level.ERROR)

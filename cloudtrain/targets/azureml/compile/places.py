@@ -383,11 +383,13 @@ def curated_of(environment: Environment) -> Curated | None:
 def contents_before(job: TrainingJob, _settings: object, _account: object) -> Contents:
     """Return what the job's image has. Of a curated environment, only the framework's version is
     known."""
-    torch = None
+    python = job.environment.python
     row = curated_of(job.environment)
-    if row is not None and row.framework == "pytorch":
-        torch = row.version
-    return Contents(job.environment.python, torch)
+    if row is None:
+        return Contents(python)
+    if row.framework == "pytorch":
+        return Contents(python, row.version)
+    return Contents(python, None, {row.framework: row.version})
 
 
 def _curated_id(framework: str, version: str | None) -> str:

@@ -173,8 +173,8 @@ def contents_before(job: TrainingJob, _: SageMaker, account: SageMakerAccount) -
     packages = packages_of(image)
     framework, torch = image.engine
     if framework != "pytorch":
-        return Contents(python, None, packages)
-    return Contents(python, (packages or {}).get("torch", torch), packages)
+        return Contents(python, None, {framework: torch}, packages)
+    return Contents(python, (packages or {}).get("torch", torch), packages=packages)
 
 
 def _deciding_type(machines: Machines) -> str:

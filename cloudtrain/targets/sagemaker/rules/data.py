@@ -24,6 +24,7 @@ from cloudtrain.targets.sagemaker.compile.places import INPUT_ROOT
 from cloudtrain.targets.sagemaker.reading import read
 from cloudtrain.targets.sagemaker.request import SUBMIT_DIRECTORY, JsonMapping
 from cloudtrain.targets.sagemaker.rules.request import is_bucket
+from cloudtrain.targets.sagemaker.rules.script import read_list
 
 _S3 = re.compile(r"(?:s3|https)://(?P<bucket>[^/]*)(?P<key>/.*)?", re.DOTALL)
 
@@ -353,12 +354,14 @@ def install_without_network(subject: Subject) -> Iterator[Fault]:
         return
     if not subject.plan.request.get("EnableNetworkIsolation"):
         return
-    from cloudtrain.job.requirements import needs_index
-
     file = subject.job.environment.requirements
     if file is None and starter == "toolkit":
         file = REQUIREMENTS  # the toolkit installs this file wherever it finds it
-    if file is not None and needs_index(file, subject.tree.read_text):
+    if file is None:
+        return
+    wanted = read_list(subject, file)
+    has_wheels = all(line.path.endswith(".whl") for line in wanted.asked)
+    if "--no-index" not in wanted.flags and not has_wheels:
         message = f"the container has no network, so `{file}` cannot be installed"
         hint = (
             "put the packages into the image; or wheels into the bundle, with `--no-index "

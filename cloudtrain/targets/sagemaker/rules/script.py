@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from posixpath import normpath
+from typing import TYPE_CHECKING
 
 from cloudtrain.errors import InPlace
 from cloudtrain.job.distribution import SMP
@@ -29,6 +30,9 @@ from cloudtrain.targets.sagemaker.rules.distribution import (
     add_entrypoint_hint,
     is_toolkits_torchrun,
 )
+
+if TYPE_CHECKING:
+    from cloudtrain.job.pip_file import PipFile
 
 
 @rule("SM520", Level.ERROR)
@@ -146,6 +150,19 @@ def requirements_installed_anyway(subject: Subject) -> Iterator[Fault]:
         )
 
 
+@rule("SM347", Level.ERROR)
+def broken_requirements_installed_anyway(subject: Subject) -> Iterator[Fault]:
+    """The toolkit installs the bundle's `requirements.txt`, and pip cannot read it.
+
+    The toolkit installs this file even if the job does not name it. The job would fail on the paid
+    machine. Correct the file, rename it, or leave it out with `.cloudtrainignore`.
+    """
+    if read(subject).start.by != "toolkit" or not _has_unnamed_requirements(subject):
+        return
+    for problem in read_list(subject, REQUIREMENTS).problems:
+        yield Fault(problem.message, problem.hint, ("environment",))
+
+
 @rule("SM346", Level.NOTICE)
 def package_not_installed(subject: Subject) -> Iterator[Fault]:
     """The bundle contains a `setup.py`, but its package is not installed.
@@ -165,6 +182,13 @@ def package_not_installed(subject: Subject) -> Iterator[Fault]:
             "`environment`",
             ("environment", "requirements"),
         )
+
+
+def read_list(subject: Subject, file: str) -> PipFile:
+    """Read a requirements file of the bundle."""
+    from cloudtrain.job.pip_file import PipFile
+
+    return PipFile(normpath(file), subject.tree.read_text)
 
 
 def _has_unnamed_requirements(subject: Subject) -> bool:

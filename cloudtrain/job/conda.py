@@ -1,0 +1,63 @@
+"""Reads conda files, which a service builds minutes after a job was accepted.
+
+https://docs.conda.io/projects/conda/en/stable/user-guide/tasks/manage-environments.html
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from cloudtrain.documents.document import Unreadable, read_document
+from cloudtrain.errors import JobError, Problem
+from cloudtrain.job.pip_file import PipFile
+from cloudtrain.job.requirements import shown, unread
+
+_KEYS = ("name", "channels", "dependencies", "prefix", "variables", "platforms")
+
+_PACKAGE = re.compile(
+    r"(?:[\w./:-]+::)?[A-Za-z0-9_][\w.-]*(?:\[[^\]]*\])?"
+    r"(?:[ \t]*(?:[=<>!~]=?=?[ \t]*|[ \t])[\w.*+!][\w.*+!|,=<>~ \t]*)?",
+    re.ASCII,
+)
+"""A package of conda, such as `conda-forge::numpy=1.26.*=py312_0` or `numpy >=1.26,<3`."""
+
+_HINT = "write `dependencies: [python=3.12, pip: [numpy]]`; pip gets no other file of the code"
+
+
+def check_conda(file: str, text: str) -> None:
+    """Raise JobError with all that conda cannot read in a file."""
+    try:
+        content = read_document(text, "yaml")
+    except Unreadable as error:
+        line = error.problem.line or 1
+        message = f"line {line} of `{file}`: {error.problem.message}"
+        raise unread(message, error.problem.hint or _HINT, "conda_file") from None
+
+    problems = []
+    for path, message in _faults(content.data):
+        place = content.positions.of(path)
+        line = place.line if place else 1  # an empty file has no position
+        message = f"line {line} of `{file}` {message}"
+        problems.append(Problem(("environment", "conda_file"), message, _HINT, code="CT056"))
+    if problems:
+        raise JobError(problems)
+
+
+def _faults(data: object) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Yield the path and the fault of each value that conda cannot read."""
+    if not isinstance(data, dict) or not isinstance(data.get("dependencies"), list):
+        yield (), "has no list `dependencies`"
+        return
+    for key in data:
+        if key not in _KEYS:
+            yield (key,), f"has a key that conda does not read: `{shown(key)}`"
+    for index, item in enumerate(data["dependencies"]):
+        path = ("dependencies", index)
+        if isinstance(item, dict) and isinstance(item.get("pip"), list) and len(item) == 1:
+            for number, wanted in enumerate(item["pip"]):
+                found = PipFile("pip", {"pip": str(wanted)}.get)
+                if found.problems or any(line.path for line in found.lines):
+                    yield (*path, "pip", number), f"is nothing for pip: `{shown(str(wanted))}`"
+        elif not isinstance(item, str) or _PACKAGE.fullmatch(item) is None:
+            yield path, f"is not a package of conda: `{shown(str(item))}`"

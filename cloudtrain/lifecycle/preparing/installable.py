@@ -1,0 +1,204 @@
+"""Compares what a job installs with all that is known before a machine is paid for: the files of
+the bundle, the Python and the packages of the machine, and the lines with each other."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Collection, Iterable, Iterator
+
+from cloudtrain.code.files import Entry
+from cloudtrain.code.ignore import IGNORE_FILE
+from cloudtrain.documents.document import load_toml
+from cloudtrain.errors import JobError, Problem
+from cloudtrain.job.pep508 import (
+    Clause,
+    Requirement,
+    clauses_in,
+    conflict_in,
+    normal,
+    requirement_in,
+)
+from cloudtrain.job.pip_file import WHEEL, PipFile
+from cloudtrain.job.requirements import FIELD, Platform, Read, Requirements, shown, unfit
+from cloudtrain.machines.contents import Contents
+
+_PROJECT_FILES = ("pyproject.toml", "setup.py", "setup.cfg")
+
+_TORCHVISION = 15
+"""torchvision 0.15 belongs to torch 2.0, 0.16 to 2.1, and so on; a torchaudio has torch's version.
+https://github.com/pytorch/vision#installation"""
+
+_BUILT_BY_CONDA = r"file:///(?:croot|tmp/build|home/conda|feedstock_root|opt/conda/conda-bld|\w:)/"
+"""Folders that `pip freeze` names for packages of conda. They are on no machine."""
+
+_OF_A_USER = r"(?:file:/*)?/(?:home|Users|root|mnt/[a-z])/"
+"""Folders of a user, which a public image does not have."""
+
+_NOT_SENT = "put it into the source folder, and check that no ignore file leaves it out"
+
+
+def check_lines(file: PipFile, names: Collection[str], read: Read, contents: Contents) -> None:
+    """Raise JobError with all that cannot be installed of a requirements file of pip. `names` are
+    the files of the bundle, which `read` reads."""
+    lines = [line for line in file.lines if _applies(line, contents)]
+    problems = [*_places(file, lines, names, contents)]
+    projects = []
+    for line in lines:
+        if line.path and not line.path.endswith(".whl"):
+            project = posixpath.normpath(f"{line.path}/pyproject.toml")
+            projects += _needs(line, read(project) or "", contents)
+    problems += _without_hash(file)
+    problems += _conflicts([*lines, *projects], contents)
+    if problems:
+        raise JobError(problems)
+
+
+def check_list(wanted: Requirements, entries: Iterable[Entry], contents: Contents) -> None:
+    """Raise JobError if an archive that a lock names is not in the bundle, or does not fit the
+    machine."""
+    hashes = {f"./{entry.path}": f"sha256:{entry.sha256}" for entry in entries}
+    for item in wanted.packages:
+        url = item.url
+        if url.startswith(".") and hashes.get(url) not in item.hashes:
+            message = f"the bundle has no file `{url}` with the content that `{wanted.file}` locks"
+            hint = f"if an ignore file leaves it out, add `!{url[2:]}` to `{IGNORE_FILE}`"
+            raise unfit(message, f"run `uv lock`; {hint}")
+        misfit = _misfit(url, contents)
+        if misfit is not None:
+            message = f"`{shown(url)}` of `{wanted.file}` is {misfit}"
+            raise unfit(message, "lock an archive for that machine")
+
+
+def _applies(line: Requirement, contents: Contents) -> bool:
+    """Return whether a line applies on the machine. One that depends on an unknown version of
+    Python does not."""
+    if contents.python is None and re.search("python|implementation", line.marker):
+        return False
+    return Platform(contents.python or "3", contents.markers).meets(line.marker)
+
+
+def _misfit(url: str, contents: Contents) -> str | None:
+    """Return why a wheel does not fit the machine; None if it may fit, or if it is no wheel."""
+    wheel = re.fullmatch(WHEEL, re.sub(r"[?#].*", "", url)) if url else None
+    if wheel is None:
+        return None
+    machine = Platform(contents.python or "3", contents.markers).environment
+    system = {"darwin": "macosx", "win32": "win"}.get(machine["sys_platform"], "linux")
+    processor = machine["platform_machine"]
+    fitting = rf"any|.*{system}.*(?:{re.escape(processor)}|universal2)"
+    if not any(re.fullmatch(fitting, name) for name in wheel["platforms"].split(".")):
+        return f"a wheel for `{wheel['platforms']}`, and the machine is `{system}_{processor}`"
+    if contents.python is None:
+        return None
+
+    minor = int(machine["python_version"].partition(".")[2])
+    for python in wheel["pythons"].split("."):
+        own = re.fullmatch(r"(?:py|cp)3(\d*)", python)
+        is_stable = "abi3" in wheel["abis"] or python.startswith("py")
+        if own and (int(own[1] or 0) == minor or (is_stable and int(own[1] or 0) < minor)):
+            return None
+    have = machine["python_version"]
+    return f"a wheel for `{wheel['pythons']}`, and the machine has Python {have}"
+
+
+def _problem(line: Requirement, message: str, hint: str) -> Problem:
+    return Problem(FIELD, f"{line.place} {message}", hint, code="CT058")
+
+
+def _places(
+    file: PipFile, lines: Iterable[Requirement], names: Collection[str], contents: Contents
+) -> Iterator[Problem]:
+    """Yield the paths that are not in the bundle, and the archives that do not fit the machine."""
+    is_known = contents.is_image and bool(contents.torch or contents.frameworks)
+    folders = {"."}
+    for name in names:
+        while "/" in name:
+            name = name.rpartition("/")[0]
+            folders.add(name)
+    for beside, path, place in file.folders:
+        if not {beside, path} & folders:
+            message = f"looks for wheels in `{path}`, which the bundle does not hold"
+            yield _problem(Requirement(place=place), message, _NOT_SENT)
+
+    for line in lines:
+        path = line.path
+        place = path or line.url
+        if not place:
+            continue
+        misfit = _misfit(place, contents)
+        if misfit is not None:
+            yield _problem(line, f"names {misfit}", "name a wheel for that machine")
+        if re.match(_BUILT_BY_CONDA, place) or (is_known and re.match(_OF_A_USER, place)):
+            yield _problem(line, "names a path of another machine", "name the version instead")
+        if not path or path.startswith("/") or path in names:
+            continue
+        if path not in folders:
+            yield _problem(line, f"names `{path}`, which the bundle does not hold", _NOT_SENT)
+            continue
+        inside = [posixpath.normpath(f"{path}/{name}") for name in _PROJECT_FILES]
+        if not {*inside} & {*names}:
+            message = f"names the folder `{path}`, which has no `pyproject.toml`"
+            yield _problem(line, message, "name the folder of a package")
+
+
+def _needs(line: Requirement, text: str, contents: Contents) -> list[Requirement]:
+    """Return what a package in a folder needs, by the text of its pyproject.toml: the Python too,
+    under the name `python`. Its build backend says what is wrong with another text."""
+    found = []
+    try:
+        project = load_toml(text).get("project", {})
+        found.append(Requirement("python", clauses_in(project.get("requires-python", ""))))
+        found += [requirement_in(item) for item in project.get("dependencies", ())]
+    except (ValueError, RecursionError, AttributeError, TypeError):
+        return []
+    return [item._replace(place=line.place) for item in found if _applies(item, contents)]
+
+
+def _without_hash(file: PipFile) -> Iterator[Problem]:
+    """Yield the first line that pip refuses because others have hashes: then all need one."""
+    asked = file.asked
+    if "--require-hashes" not in file.flags and not any(line.hashes for line in asked):
+        return
+    for line in asked:
+        if not line.hashes or not (line.path or line.url or line.pin):
+            message = (
+                "lacks a hash or a pinned version, and pip wants both as soon as a line has one"
+            )
+            hint = "pin each line with its hash, or none: `cloudtrain environments lock`"
+            yield _problem(line, message, hint)
+            return
+
+
+def _conflicts(lines: Iterable[Requirement], contents: Contents) -> Iterator[Problem]:
+    """Yield the packages of which no version meets all lines, constraints, packages in folders and
+    the image."""
+    known: dict[str, list[Clause]] = {}
+    if contents.python:
+        known["python"] = [("==", f"{contents.python}.*")]
+    torch = re.match(r"2\.(\d+)", contents.torch or "")
+    if torch and contents.is_image:
+        known["torchvision"] = [("==", f"0.{int(torch[1]) + _TORCHVISION}.*")]
+        known["torchaudio"] = [("==", f"{torch[0]}.*")]
+        known["torch"] = [("==", f"{str(contents.torch).partition('+')[0]}.*")]
+    wanted = {"python", "torch"}
+    wanted.update(normal(line.name) for line in lines if not line.is_constraint)
+    for line in lines:
+        name = normal(line.name)
+        if name not in wanted or line.url or not line.clauses:
+            continue
+        if name == "torch" and not line.is_constraint:
+            continue  # it is compared with the image in all forms
+        before = known.setdefault(name, [])
+        if len(before) > _MOST or {*line.clauses} <= {*before}:
+            continue
+        if (before or len(line.clauses) > 1) and conflict_in([*before, *line.clauses]):
+            earlier = ",".join(map("".join, before))
+            message = f"asks for `{name}{line.versions}`, and it has to be `{name}{earlier}`"
+            yield _problem(line, message, "ask for versions that exist together")
+        else:
+            before += line.clauses
+
+
+_MOST = 20
+"""The most clauses of a package that are compared."""
