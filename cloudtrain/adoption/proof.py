@@ -441,7 +441,7 @@ def _finished(target: Target, adopter: Adopter, original: Original, draft: Draft
         draft,
         differences,
         [f"Adopted from {original.kind}."],
-        renewed=tuple(dict.fromkeys((*theirs.renewed, *ours.renewed))),
+        renewed=tuple(dict.fromkeys((*original.replaced.items(), *theirs.renewed, *ours.renewed))),
         files=original.files,
         code=original.code,
         data=original.made_data,

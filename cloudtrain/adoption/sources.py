@@ -163,12 +163,40 @@ _AROUND_PYTHON = ("%%time", "%%timeit", "%%capture", "%%prun")
 
 
 def cells_of(notebook: Path) -> list[str]:
-    """Return the code cells of a notebook as Python. `%%writefile` becomes code that writes the
-    file. Other magics and shell lines are left out; a cell of another language becomes empty."""
+    """Return the code cells of a notebook as Python. `%%writefile`, and shell commands that only
+    write files, become code that writes the files. Other magics and shell lines are left out; a
+    cell of another language becomes empty."""
+    return [_python_of(cell) for cell in _code_cells(notebook)]
+
+
+def not_run(notebook: Path) -> tuple[str, ...]:
+    """Return the cells of a notebook that `cells_of` leaves out or that lose a shell line, as
+    `cell 7`. Lines that only install packages or show something do not count."""
+    names = []
+    for number, cell in enumerate(_code_cells(notebook), 1):
+        is_left_out = bool(cell.strip()) and not _python_of(cell)
+        for line in _joined(cell.splitlines()):
+            command = line.lstrip().removeprefix("!")
+            words = command.split()
+            is_shell = command != line.lstrip() and words[:1] != []
+            if is_shell and words[0] not in _HARMLESS and _writes_of(command) is None:
+                is_left_out = True
+        if is_left_out:
+            names.append(f"cell {number}")
+    return tuple(names)
+
+
+_HARMLESS = frozenset(
+    "pip pip3 conda mamba uv apt apt-get ls cat head tail less tree pwd which nvidia-smi df du wc "
+    "pygmentize".split()
+)
+
+
+def _code_cells(notebook: Path) -> list[str]:
     try:
         data = json.loads(read_bytes(notebook, _MOST))
         cells = [cell for cell in data["cells"] if cell.get("cell_type") == "code"]
-        return [_python_of("".join(cell.get("source", ""))) for cell in cells]
+        return ["".join(cell.get("source", "")) for cell in cells]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, Unreadable):
         raise cannot_adopt(f"`{notebook}` is not a notebook", "name an `.ipynb` file") from None
 
@@ -178,6 +206,8 @@ _WRITES = re.compile(
     re.DOTALL,
 )
 
+_BASH = re.compile(r"%%(?:bash|sh|script (?:ba)?sh)[ \t]*\n(?P<script>.*)", re.DOTALL)
+
 
 def _python_of(cell: str) -> str:
     """Return a cell as Python; empty for a cell of another language."""
@@ -185,9 +215,10 @@ def _python_of(cell: str) -> str:
     if match is not None:
         # IPython replaces `$folder` and `{folder}`
         name = re.sub(r"\$(\w+)", r"{\1}", match["name"].strip("\"'"))
-        mode = "a" if match["append"] else "w"
-        opening = f"with open(f{name!r}, {mode!r}, encoding='utf-8') as file:"
-        return f"{opening}\n    file.write({match['text']!r})"
+        return _write(f"f{name!r}", match["text"], append=bool(match["append"]))
+    match = _BASH.fullmatch(cell.lstrip())
+    if match is not None:
+        return _writes_of(match["script"]) or ""
 
     lines = cell.strip().splitlines()
     while lines and lines[0].startswith("%%"):
@@ -195,6 +226,91 @@ def _python_of(cell: str) -> str:
             return ""
         lines = lines[1:]
     return "\n".join(map(_python_line, _joined(lines)))
+
+
+def _write(name: str, text: str, *, append: bool) -> str:
+    """Return a line of Python that writes a file. `name` is an expression."""
+    mode = "a" if append else "w"
+    return f"open({name}, {mode!r}, encoding='utf-8').write({text!r})"
+
+
+_DOCUMENT = re.compile(r"<<-?[ \t]*(?P<quote>['\"]?)(?P<end>\w+)['\"]?")
+
+
+def _writes_of(script: str) -> str | None:
+    """Return Python that does what a shell script does, if this only makes folders and writes
+    texts that do not depend on the shell: with `cat`, `echo`, `printf` and `tee`. Return None for
+    any other script."""
+    statements = ["import os"]
+    lines = iter(script.splitlines())
+    for line in lines:
+        command = line
+        text = None
+        document = _DOCUMENT.search(line)
+        if document is not None:
+            command = line[: document.start()] + line[document.end() :]
+            text = ""
+            for body_line in lines:
+                if body_line.strip() == document["end"]:
+                    break
+                text += f"{body_line}\n"
+            if not document["quote"] and re.search(r"[$`\\]", text):
+                return None
+        try:
+            statements += _statements_of(command, text)
+        except ValueError:
+            return None
+    return "; ".join(statements)
+
+
+def _statements_of(command: str, text: str | None) -> Iterator[str]:
+    """Yield the statements for one line of a shell script. `text` is its here-document. Raises
+    ValueError for a line that does something else."""
+    lexer = shlex.shlex(command, punctuation_chars="<>|&;()")
+    lexer.whitespace_split = True
+    tokens = list(lexer)
+    if not tokens or tokens[:2] == ["set", "-e"]:
+        return
+    if tokens[0] == "mkdir":
+        for token in tokens[1:]:
+            if token != "-p":
+                yield f"os.makedirs({_literal(token)!r}, exist_ok=True)"
+        return
+
+    # `| tee FILE` writes what `> FILE` does
+    words = " ".join(tokens).replace("| tee -a ", ">> ").replace("| tee ", "> ")
+    words = words.removesuffix(" > /dev/null")
+    if words.startswith("tee "):
+        words = words.replace("tee -a ", "cat >> ").replace("tee ", "cat > ")
+    match = re.fullmatch(r"(?P<words>.*?) ?(?P<mode>>>?) (?P<name>\S+)", words, re.DOTALL)
+    if match is None:
+        raise ValueError(command)
+    program, *arguments = shlex.split(match["words"], posix=False)
+    if program == "cat" and not arguments and text is not None:
+        content = text
+    elif program == "echo" and text is None:
+        end = "\n"
+        if arguments[:1] == ["-n"]:
+            end = ""
+            arguments = arguments[1:]
+        content = " ".join(map(_literal, arguments)) + end
+    elif program == "printf" and len(arguments) == 1 and "%" not in arguments[0]:
+        content = _literal(arguments[0]).replace("\\n", "\n")
+    else:
+        raise ValueError(command)
+    yield _write(repr(_literal(match["name"])), content, append=match["mode"] == ">>")
+
+
+def _literal(token: str) -> str:
+    """Return the text of a word of the shell. Raises ValueError if it depends on the shell."""
+    if len(token) > 1 and token[0] == token[-1] == "'":
+        return token[1:-1]
+    is_quoted = len(token) > 1 and token[0] == token[-1] == '"'
+    text = token[1:-1] if is_quoted else token
+    allowed = r'[^$`\\"{}]*' if is_quoted else r"[\w@%+=:,./-]+"
+    if re.fullmatch(allowed, text) is None or text.startswith("-"):
+        raise ValueError(token)
+    return text
 
 
 def _joined(lines: list[str]) -> Iterator[str]:
@@ -216,7 +332,9 @@ def _python_line(line: str) -> str:
     results."""
     start = line.lstrip()
     indent = line[: len(line) - len(start)]
-    commands = ("%", "!", "?", "pip install ", "conda install ")
+    if start.startswith("!"):
+        return indent + (_writes_of(start[1:]) or "pass")
+    commands = ("%", "?", "pip install ", "conda install ")
     if start.startswith(commands) or start.rstrip().endswith("?"):
         return f"{indent}pass"
 

@@ -182,7 +182,7 @@ def originals_in(data: Any, folder: str | None) -> list[Original]:
         return originals
     for key, title in SDK_TABLES["other_documents"].items():
         if key in data or _camel(key) in data:
-            message = f"this file describes a SageMaker {title}, not a training job"
+            message = f"this is a SageMaker {title}, not a training job"
             hint = (
                 "cloudtrain adopts training jobs; `cloudtrain init` writes a job file to "
                 "fill in by hand"
