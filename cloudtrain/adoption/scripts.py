@@ -48,6 +48,9 @@ _OUTSIDE = re.compile(
 """A path in a script's text to a folder outside of the script's: `"../data"`, or `data` after
 `Path(__file__).parent.parent`."""
 
+_OPERATOR = re.compile(r"(?:Training|Tuning)Operator\(")
+"""The creation of an operator, which a workflow's scheduler runs later."""
+
 _MOST_FILES = 20_000
 """The most files of a folder that is copied."""
 
@@ -349,6 +352,8 @@ def _finished_run(
         hint = "adopt the request of a job that it has created: docs/adopting.md shows how"
         if not is_notebook:
             hint = "pass the arguments with which the script creates a job: `--args TEXT`"
+    if script.is_file() and _OPERATOR.search(script.read_text("utf-8", errors="replace")):
+        hint = "write the `config` of the operator into a JSON file, and adopt this file"
     raise UsageError(message, hint=hint, code="CT984")
 
 

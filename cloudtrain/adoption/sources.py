@@ -12,7 +12,15 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from cloudtrain.adoption.launches import TrainingLaunch, cannot_adopt
-from cloudtrain.adoption.proof import Adoption, adoption_of, differences_of, parsed, shown_path
+from cloudtrain.adoption.proof import (
+    SECRET,
+    Adoption,
+    add_secrets,
+    adoption_of,
+    differences_of,
+    parsed,
+    shown_path,
+)
 from cloudtrain.documents.document import (
     MAX_BYTES,
     MAX_DIGITS,
@@ -29,6 +37,7 @@ from cloudtrain.system.plugins import all_parts
 from cloudtrain.targets.adoption import FILL_IN, Draft, Original
 from cloudtrain.targets.common.compiling import hyperparameter_argv
 from cloudtrain.targets.contract import AdopterMaker
+from cloudtrain.targets.registry import target_of
 
 STDIN = "-"
 
@@ -348,16 +357,12 @@ def _python_line(line: str) -> str:
 # Converts a launch line to a job, and compares the machines, processes, script and arguments of
 # both.
 
-SECRET = (
-    "it looks like a secret, so it is not copied: write its location into `environment.secrets`"
-)
-
 
 def adopt_launch(launch: TrainingLaunch, kind: str, place: Path) -> Adoption:
     """Convert a launch line to a job, and compare the two: machines, processes, script, arguments.
     `kind` describes the source in the job file's first comment. `place` is the folder that the job
     file will be in."""
-    _take_secrets_out(launch, parsed(_draft(launch, place)))
+    secrets = _take_secrets_out(launch, parsed(_draft(launch, place)))
     # again, without the secrets
     draft = _draft(launch, place)
 
@@ -370,19 +375,24 @@ def adopt_launch(launch: TrainingLaunch, kind: str, place: Path) -> Adoption:
     }
     why = "a job passes arguments as `--name value`, sorted by name"
     differences = differences_of(of_launch, _comparable(parsed(draft)), lambda _: why, launch.lost)
+    add_secrets(draft.job, secrets, target_of(launch.target))
     head = [f"Adopted from {kind}.", *launch.notes]
     return adoption_of(launch.target, kind, draft, differences, head)
 
 
-def _take_secrets_out(launch: TrainingLaunch, job: TrainingJob) -> None:
-    """Take the secrets of a job, which was drafted from the launch, out of the launch."""
+def _take_secrets_out(launch: TrainingLaunch, job: TrainingJob) -> list[str]:
+    """Take the secrets of a job, which was drafted from the launch, out of the launch. Return the
+    names of the variables that held some."""
     from cloudtrain.rules.values import secret_values
 
+    variables = []
     for secret in secret_values(job):
         launch.lost[shown_path(secret.path)] = SECRET
         if secret.path[:2] == ("environment", "variables"):
             del launch.variables[str(secret.path[2])]
+            variables.append(str(secret.path[2]))
         launch.program = [word.replace(secret.value, FILL_IN) for word in launch.program]
+    return variables
 
 
 def _source_dir(launch: TrainingLaunch, place: Path) -> str:

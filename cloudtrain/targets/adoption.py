@@ -64,6 +64,9 @@ class Original:
     start: Mapping[str, Any] | None = None
     """What the job starts, if files beside the request say so. The target compares this instead of
     the request's command."""
+    secrets: tuple[str, ...] = ()
+    """The environment variables of the other tool's job that were secrets, which the request no
+    longer has."""
     failed: tuple[str, ...] = ()
     """What failed in the script that creates the job: `cell 3`."""
     lost: Mapping[str, str] = field(default_factory=dict)

@@ -76,38 +76,28 @@ def install(module, emit, keep):
             self.id = self.path = str(self)
 
     class Created(Named):
-        """Stands for a job that has completed. Other attributes are those of the job that the
-        script has made."""
+        """Stands for a job that has completed, and for a part of it, such as the address of an
+        output."""
 
         def __new__(cls, name, job=None):  # noqa: ARG004
-            return super().__new__(cls, name)
+            return str.__new__(cls, name)
 
         def __init__(self, name, job=None):
             super().__init__(name)
-            self._job = job
-            self.status = "Completed"
-            self.studio_url = "https://ml.azure.com/runs/%s" % name
-            self.properties = {"best_child_run_id": "%s_0" % name}
-            place = types.SimpleNamespace(endpoint=self.studio_url)
-            self.services = {"Studio": place, "Tracking": place}
-
-        def __getattr__(self, attribute):
-            return getattr(self.__dict__["_job"], attribute)
-
-        @property
-        def outputs(self):
-            return Outputs(self.name)
-
-    class Outputs(dict):
-        """The outputs of a completed job, each as its address."""
-
-        def __init__(self, job):
             self.job = job
+            self.status = "Completed"
+            self.studio_url = self.endpoint = "https://ml.azure.com/runs/" + name
 
-        def __missing__(self, name):
-            return Named("azureml://jobs/%s/outputs/%s/paths/" % (self.job, name))
+        def __getattr__(self, part):
+            if part.startswith("_"):
+                raise AttributeError(part)
+            if part == "outputs":
+                return Created("azureml://jobs/%s/outputs" % self)
+            value = getattr(self.__dict__.get("job"), part, None)
+            return value or Created("%s/%s" % (self, part))
 
-        __getattr__ = __missing__
+        def __getitem__(self, part):
+            return getattr(self, part) if isinstance(part, str) else super().__getitem__(part)
 
     def begin(self, entity, **_):  # noqa: ARG001
         """Return a poller of a long-running operation that has already finished."""

@@ -5,26 +5,38 @@ Uses only the standard library and supports Python 3.7 or newer, because the scr
 interpreter runs it.
 """
 
-import datetime
 import io
 
 ACCOUNT = "111122223333"
 ROLE = "EXECUTION-ROLE"
 MODULE = "botocore.client"
-TAKEN = ("TrainingJob", "HyperParameterTuningJob", "ProcessingJob", "TransformJob", "AutoMLJob")
-TAKEN += ("AutoMLJobV2", "Pipeline")
+TAKEN = (
+    "TrainingJob", "HyperParameterTuningJob", "ProcessingJob", "TransformJob", "AutoMLJob",
+    "AutoMLJobV2", "Pipeline",
+)  # fmt: skip
 """What the captured operations create."""
 
-REACHED = ("Completed", "InService", "Succeeded", "Active", "Available", "Created", "Ready")
-"""The states that a script waits for."""
+
+class Answer(dict):
+    """A response of AWS that makes up what a script reads of it: states that a script waits for,
+    names, addresses, and empty mappings."""
+
+    def __missing__(self, name):
+        if name.endswith("Arn"):
+            return "arn:aws:sagemaker:us-east-1:%s:made-up/%s" % (ACCOUNT, name)
+        if name.endswith("Status"):
+            return {"EndpointStatus": "InService"}.get(name, "Completed")
+        if name.endswith("Name"):
+            return "made-up"
+        return Answer()
 
 
 def install(module, emit, keep):
     """Replace `_make_api_call`, the method that sends every request of every AWS client; the new
     one sends nothing.
 
-    `module` is `botocore.client`. `emit` takes the operation and its parameters; `keep` takes the
-    bytes of an upload and its destination.
+    `module` is `botocore.client`. `emit` takes the request of a job; `keep` takes the bytes of an
+    upload and its destination.
     """
     parts = {}
     objects = {}
@@ -33,42 +45,55 @@ def install(module, emit, keep):
     def store(place, content):
         objects[place] = content
         keep(place, content)
+        return Answer(ETag='"0"')
 
     def call(self, operation, params):
         region = self.meta.region_name
         place = "s3://%s/%s" % (params.get("Bucket"), params.get("Key"))
         if operation == "PutObject":
-            store(place, bytes_of(params.get("Body", b"")))
-            return {"ETag": '"0"'}
+            return store(place, bytes_of(params.get("Body", b"")))
         if operation == "UploadPart":
             chunks = parts.setdefault(params["Key"], {})
             chunks[params["PartNumber"]] = bytes_of(params.get("Body", b""))
-            return {"ETag": '"0"'}
+            return Answer(ETag='"0"')
         if operation == "CompleteMultipartUpload":
             chunks = parts.pop(params["Key"], {})
-            store(place, b"".join(chunks[number] for number in sorted(chunks)))
-            return {}
+            return store(place, b"".join(chunks[number] for number in sorted(chunks)))
         if operation in ("GetObject", "HeadObject"):
+            # what the script would do with the content of any other object is not known
             if place not in objects:
-                raise missing(module, operation, place)
+                message = "cloudtrain adopt runs scripts without AWS, so it cannot read " + place
+                error = {"Error": {"Code": "404", "Message": message}}
+                raise getattr(module, "ClientError", OSError)(error, operation)
             content = objects[place]
-            size = {"ContentLength": len(content), "ETag": '"0"'}
-            return size if operation == "HeadObject" else dict(size, Body=stream(content))
+            return Answer(ContentLength=len(content), ETag='"0"', Body=io.BytesIO(content))
 
         verb = "Describe" if operation.startswith("Describe") else "Create"
         kind = operation[len(verb) :]
         name = params.get(kind.replace("V2", "") + "Name")
-        known = dict(params)
-        if operation.startswith("Create"):
-            created[kind, name] = params
-            if kind in TAKEN:
+        if operation.startswith(verb):
+            request = created.setdefault((kind, name), params)
+            if verb == "Create" and kind in TAKEN:
                 emit({"name": name, "request": params, "region": region})
-        elif operation.startswith("Describe"):
-            known.update(created.get((kind, name), {}))
-            known.update(results(kind, known))
-        return answer(self, operation, known, region)
+            return described(kind, name, request)
+        return answer(operation, params, region)
 
     module.BaseClient._make_api_call = call
+
+
+def described(kind, name, request):
+    """Return the description of what a `request` has created, and of a job that has completed."""
+    arn = "arn:aws:sagemaker:us-east-1:%s:%s/%s" % (ACCOUNT, kind.lower(), name)
+    description = Answer(request)
+    description.setdefault(kind + "Arn", arn)
+    if kind in TAKEN:
+        description[kind + "Status"] = "Completed"
+    if kind == "TrainingJob":
+        folder = request.get("OutputDataConfig", {}).get("S3OutputPath", "s3://bucket")
+        model = "%s/%s/output/model.tar.gz" % (folder.rstrip("/"), name)
+        description["ModelArtifacts"] = {"S3ModelArtifacts": model}
+        description["SecondaryStatus"] = "Completed"
+    return description
 
 
 def bytes_of(body):
@@ -78,44 +103,10 @@ def bytes_of(body):
     return body.encode() if isinstance(body, str) else bytes(body)
 
 
-def stream(content):
-    """Return the body of an answer."""
-    from botocore.response import StreamingBody
-
-    return StreamingBody(io.BytesIO(content), len(content))
-
-
-def missing(module, operation, place):
-    """Return the error for an object that the script has not uploaded itself: what it would do with
-    another content is not known."""
-    message = "cloudtrain adopt runs scripts without AWS, so %s cannot be read" % place
-    failure = {"Error": {"Code": "404", "Message": message}}
-    if hasattr(module, "ClientError"):
-        return module.ClientError(failure, operation)
-    return OSError(message)
-
-
-def results(kind, request):
-    """Return what the service adds to the description of a job that has completed."""
-    name = request.get(kind + "Name")
-    if kind == "TrainingJob":
-        folder = request.get("OutputDataConfig", {}).get("S3OutputPath", "s3://bucket")
-        model = "%s/%s/output/model.tar.gz" % (folder.rstrip("/"), name)
-        return {"ModelArtifacts": {"S3ModelArtifacts": model}, "SecondaryStatus": "Completed"}
-    if kind == "HyperParameterTuningJob":
-        # the service names a training job by its tuning job, a number and a hash
-        return {"BestTrainingJob": {"TrainingJobName": "%s-001-00000000" % name}}
-    return {}
-
-
-def answer(client, operation, known, region):
-    """Return a made-up AWS response to an operation that the SDKs call before and after they create
-    a job. `known` holds values of its members.
-
-    Operations without a prepared response get an empty one with status 200, and those of SageMaker
-    one with the names, addresses, states and times of their documentation.
-    """
-    role = known.get("RoleName", ROLE)
+def answer(operation, params, region):
+    """Return a made-up AWS response to an operation that the SDKs call besides those that create a
+    job."""
+    role = params.get("RoleName", ROLE)
     user = "arn:aws:sts::%s:assumed-role/%s/session" % (ACCOUNT, ROLE)
     arn = "arn:aws:iam::%s:role/%s" % (ACCOUNT, role)
     trust = {
@@ -134,37 +125,7 @@ def answer(client, operation, known, region):
         "CreateMultipartUpload": {"UploadId": "0"},
         "ListObjectsV2": {"Contents": [], "KeyCount": 0, "IsTruncated": False},
         "ListObjects": {"Contents": [], "IsTruncated": False},
-        "DescribeLogStreams": {"logStreams": []},
-        "GetLogEvents": {"events": [], "nextForwardToken": "0"},
+        "InvokeEndpoint": {"Body": io.BytesIO(b"[]")},
     }
-    if operation in prepared:
-        return prepared[operation]
-    response = {"ResponseMetadata": {"HTTPStatusCode": 200, "HTTPHeaders": {}}}
-    service = getattr(client.meta, "service_model", None)
-    if service is not None and service.service_name == "sagemaker":
-        shape = service.operation_model(operation).output_shape
-        response.update(made_up(shape, known, region) if shape else {})
-    elif service is not None and operation.startswith("InvokeEndpoint"):
-        response["Body"] = stream(b"[]")
-    return response
-
-
-def made_up(shape, known, region):
-    """Return the members of a response: those that are known, states that are reached, addresses,
-    times, and empty lists."""
-    response = {}
-    for name, member in shape.members.items():
-        if name in known:
-            response[name] = known[name]
-        elif member.type_name == "timestamp":
-            response[name] = datetime.datetime.now(datetime.timezone.utc)
-        elif member.type_name == "list":
-            response[name] = []
-        elif name.endswith("Arn"):
-            place = "arn:aws:sagemaker:%s:%s:" % (region, ACCOUNT)
-            named = known.get(name[:-3] + "Name", "made-up")
-            response[name] = "%s%s/%s" % (place, name[:-3].lower(), named)
-        elif name.endswith("Status") and getattr(member, "enum", None):
-            states = [state for state in REACHED if state in member.enum]
-            response[name] = (states + list(member.enum))[0]
-    return response
+    empty = {"ResponseMetadata": {"HTTPStatusCode": 200, "HTTPHeaders": {}}}
+    return Answer(prepared.get(operation, empty))
