@@ -60,8 +60,8 @@ _NO_SECRET = (
 example."""
 
 _OPTION = (
-    r"(?i)--?[\w-]*(?P<name>passw(?:or)?d|passphrase|secret|token|"
-    r"key)[ =]+[\"']?(?P<value>[^\s\"'$<{-][^\s\"']{5,})"
+    r"(?i)--?[\w-]*?(?P<name>passw(?:or)?d|passphrase|secret|token|"
+    r"(?:api|access|private)[_-]?key|key)[ =]+[\"']?(?P<value>[^\s\"'$<{-][^\s\"']{5,})"
 )
 """`--db-password VALUE` in a command."""
 

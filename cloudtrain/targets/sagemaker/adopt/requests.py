@@ -237,8 +237,8 @@ def _originals(data: Any, folder: str | None) -> Iterator[Original]:
             kind = "the output of `aws sagemaker describe-training-job`"
         lost: dict[str, str] = {}
         request = _filled(data, "", lost)
-        if lost.pop(NAME, None):  # every run gets a name of its own
-            request[NAME] = "training"
+        if lost.pop(NAME, None) or not request.get(NAME):
+            request[NAME] = "training"  # every run gets a name of its own
         yield _original(request, kind, folder, lost=lost)
     else:
         # a template, a workflow or an operator's arguments hold requests
