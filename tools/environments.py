@@ -35,6 +35,8 @@ PYTHONS = ("3.11", "3.12", "3.10")
 
 PYTORCH = "constraints.txt"
 _TESTS = "tests/training_scripts"
+USERS = "sagemaker,azureml,mpi,sweeps,uv"
+"""The extras that a user installs, but for PyTorch."""
 _LLM = "training_scripts/llm_finetune"
 
 
@@ -52,13 +54,16 @@ class Environment:
     """Arguments of a last `pip install`."""
     python: str = ""
     """The version of Python; the first of PYTHONS unless given."""
+    oldest: str = ""
+    """Extras that come first, with the oldest packages that pyproject.toml allows. pip cannot choose
+    these, and takes the newest where uv cannot be had."""
 
 
 ENVIRONMENTS = {
     "dev": Environment(".venv", PYTORCH, extras="torch,dev"),
     "demo": Environment(".venv", PYTORCH, extras="torch"),
     "docs": Environment(".venv", extras="docs"),
-    "3.10": Environment(".venv-3.10", extras="test", python="3.10"),
+    "3.10": Environment(".venv-3.10", extras="test", python="3.10", oldest=USERS),
     "3.13": Environment(".venv-3.13", extras="test", python="3.13"),
     "sagemaker-v2": Environment(
         ".venv-sagemaker-v2", requirements=("tests/parity/requirements-v2.txt",), extras="test"
@@ -198,6 +203,8 @@ def _install(python: Path, environment: Environment) -> None:
     project = ["-e", f"{ROOT}[{environment.extras}]"] if environment.extras else []
     pinned = ["-c", str(ROOT / PYTORCH)] if environment.torch == PYTORCH else []
     files = [argument for file in environment.requirements for argument in ("-r", str(ROOT / file))]
+    if environment.oldest and _uv():
+        _pip(python, "--resolution", "lowest-direct", f"{ROOT}[{environment.oldest}]")
     _pip(python, *pinned, *files, *project)
     if environment.more:
         _pip(python, *environment.more)

@@ -75,7 +75,7 @@ class Session(NamedTuple):
             for name, value in os.environ.items()
             if name in ("LANG", "LC_ALL", "TMPDIR")
         }
-        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        path = f"{self.home / 'bin'}:{self.home / '.venv/bin'}:{os.environ['PATH']}"
         environ |= {
             "PATH": path,
             "HOME": str(self.home),
@@ -89,19 +89,27 @@ class Session(NamedTuple):
         ).stdout  # fmt: skip
         if "Traceback" in printed:
             raise SystemExit(f"$ {command}\n{printed}")
-        for place, word in (
-            (str(self.home), HOME),
-            (str(Path(sys.executable).parents[1]), f"{HOME}/.venv"),
-        ):
-            printed = printed.replace(place, word)
+        printed = printed.replace(str(self.home), HOME)
         return "\n".join(line.rstrip() for line in printed.strip("\n").splitlines()) + "\n"
+
+
+def new_session(home: Path) -> Session:
+    """Return a session whose Python lies in its home. How a command is wrapped depends on the length
+    of the path of Python, which is that of the checkout otherwise."""
+    (home / "project").mkdir()
+    (home / ".venv").symlink_to(Path(sys.executable).parents[1])
+    command = home / "bin" / "cloudtrain"
+    command.parent.mkdir()
+    python = home / ".venv" / "bin" / "python"
+    command.write_text(f"#!{python}\nfrom cloudtrain.cli import command\n\ncommand()\n")
+    command.chmod(0o755)
+    return Session(home)
 
 
 def page(text: str) -> str:
     """Return a page with what its commands print now. What differs only in hashes and sizes stays as it is."""
     with tempfile.TemporaryDirectory() as folder:
-        session = Session(Path(folder).resolve())
-        (session.home / "project").mkdir()
+        session = new_session(Path(folder).resolve())
         return BLOCK.sub(lambda block: _block(session, block), text)
 
 

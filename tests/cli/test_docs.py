@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import runpy
+from importlib import metadata
 from pathlib import Path
+
+from packaging.version import Version
 
 from cloudtrain.cli.app import COMMANDS
 from tests.cli.conftest import Cli
+from tests.guards import skip_guard
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -15,6 +19,8 @@ def test_page_is_up_to_date() -> None:
     """docs/cli.md is what the generator writes now, and has every command and exit code."""
     generator = runpy.run_path(str(REPOSITORY / "tools" / "gen_cli_docs.py"))
     text = generator["document"]()
+    if Version(metadata.version("typer")) < Version("0.27"):
+        skip_guard("an older typer names the arguments of a command otherwise")
     assert (REPOSITORY / "docs" / "cli.md").read_text() == text
     for name in COMMANDS:
         assert f"### cloudtrain {name}\n" in text

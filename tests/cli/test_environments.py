@@ -356,7 +356,8 @@ def test_an_environment_in_use_stays(cli: Cli, project: Path, state_dir: Path) -
         [name],
     )
     assert found["python"] == ".".join(map(str, sys.version_info[:3]))
-    assert f"requirements.txt (1)  {name}" in cli("environments").out.splitlines()[1]
+    # the key has a line of its own where the row is wider than the terminal
+    assert f"requirements.txt (1)  {name}" in cli("environments").out
     refused = cli("environments", "remove", found["key"])
     assert refused.code == 2
     said = " ".join(refused.err.split())

@@ -65,7 +65,7 @@ def test_a_page_that_shows_something_else_is_found(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(find_spec("torch") is None, reason="a plan for this machine needs PyTorch")
 def test_the_first_screen() -> None:
-    """Its job, the table of its plans and the number of checks are made from the code, in 45 lines above the picture."""
+    """Its job and the table of its plans are made from the code, in 45 lines above the picture."""
     assert pages.readme(README) == README
     screen = README[: README.index("![")]
     assert len(screen.rstrip().splitlines()) <= 45

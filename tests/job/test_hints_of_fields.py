@@ -135,9 +135,10 @@ def follow(data: dict[str, Any], problem: Problem) -> dict[str, Any] | None:
     elif found := re.match(
         rf"(?:{SUGGESTS}|{LISTS}|write(?: for example| a mapping:)? )`([^`]*)`", hint
     ):
-        if isinstance(problem.hint, ValidNames) and "is not a field" in problem.message:
+        is_unknown = problem.code == "CT010"
+        if isinstance(problem.hint, ValidNames) and is_unknown:
             return None
-        is_name = "is not a field" in problem.message or "cannot name" in problem.message
+        is_name = is_unknown or "cannot name" in problem.message
         if not is_name:
             holder[name] = yaml.safe_load(found[1])
         else:

@@ -32,8 +32,22 @@ def test_guesses(name: str, infiniband: bool, vcpus: int | None, gpu: str) -> No
     found = guess(name)
     assert found is not None
     assert (found.has_infiniband, found.vcpus, found.gpu) == (infiniband, vcpus, gpu)
+    assert f"`{name}`" in found.text
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("Standard_HB120-16rs_v3", "`Standard_HB120-16rs_v3` has InfiniBand"),
+        ("Standard_D4pds_v5", "`Standard_D4pds_v5` has no InfiniBand"),
+    ],
+)
+def test_a_guess_says_that_it_is_one(name: str, words: str) -> None:
+    """In words, with what the name says of InfiniBand."""
+    found = guess(name)
+    assert found is not None
+    assert words in found.text
     assert found.text.endswith("that is a guess")
-    assert f"`{name}` has {'' if infiniband else 'no '}InfiniBand" in found.text
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.machines.table import instance_named, instance_types, read_gpu
+from tests.guards import skip_guard
 
 REPOSITORY = Path(__file__).parents[3]
 
@@ -54,9 +55,9 @@ def test_the_generator_writes_this_table() -> None:
     try:
         moto = importlib.metadata.version("moto")
     except importlib.metadata.PackageNotFoundError:
-        pytest.skip("moto is not installed; it is in the test extra")
+        skip_guard("moto is not installed; it is in the test extra")
     if f"moto {moto}" not in named.source:
-        pytest.skip(f"the table was made with another version of moto than {moto}")
+        skip_guard(f"the table was made with another version of moto than {moto}")
     tool = [sys.executable, str(REPOSITORY / "tools" / "gen_sagemaker_instances.py"), "--check"]
     done = subprocess.run(tool, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from cloudtrain.targets.sagemaker.catalogue import shapes
 from cloudtrain.targets.sagemaker.catalogue.shapes import violations
 from tests.examples import examples
+from tests.guards import skip_older_botocore
 
 OURS_ALONE = {"pattern", "enum", "max"}
 """Kinds of violation that botocore leaves to the service."""
@@ -107,7 +108,7 @@ def botocores(request: Any, operation: str) -> str:
 @pytest.mark.parametrize("operation", ["CreateTrainingJob", "CreateProcessingJob"])
 def test_both_find_the_same_requests_wrong(operation: str) -> None:
     """botocore refuses exactly the requests that have a violation, but for the kinds that it leaves to the service."""
-    pytest.importorskip("botocore")
+    skip_older_botocore()
     seen = {True: 0, False: 0}
 
     @settings(max_examples=examples(150), deadline=None, derandomize=True, database=None)

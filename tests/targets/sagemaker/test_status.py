@@ -12,6 +12,7 @@ from cloudtrain.plans.states import RunState
 from cloudtrain.targets.sagemaker.service.service import STATES, SageMakerService, state_of
 from tests.fakes.sagemaker.jobs import Job
 from tests.fakes.sagemaker.server import FakeAws
+from tests.guards import skip_older_botocore
 from tests.targets.sagemaker.conftest import NAME, REF, plan_of
 
 
@@ -23,6 +24,7 @@ def enum(shape: str) -> set[str]:
 
 def test_every_state_is_mapped() -> None:
     """Every value of both enums, and no value that does not exist."""
+    skip_older_botocore()
     # of a job in progress, the secondary status decides
     primary = {"InProgress", *STATES["primary"]}
     assert enum("TrainingJobStatus") == primary
