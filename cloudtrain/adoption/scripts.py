@@ -437,30 +437,19 @@ def originals_of_script(
         for original in originals:
             original = _with_earlier(original, str(creation.record["name"]), earlier)
             located = _located(original, script.absolute().parent, places, archive)
-            kind = _kind_of(creation, run, script)
+            kind = _kind_of(creation, located.other_uploads, run, script)
             jobs.append(replace(located, kind=kind, failed=run.failed))
         earlier[str(creation.record["name"])] = creation.place
-    return _with_other_uploads(jobs)
+    return jobs
 
 
-def _with_other_uploads(jobs: list[Original | UsageError]) -> list[Original | UsageError]:
-    """Return the jobs, whose kinds name the uploads that no request of them names."""
-    adopted = [job for job in jobs if isinstance(job, Original)]
-    others = [set(job.other_uploads) for job in adopted]
-    words = ""
-    for address in sorted(set.intersection(*others))[:3] if others else ():
-        words += f"; it also uploads {address}"
-    result = list[Original | UsageError]()
-    for job in jobs:
-        result.append(replace(job, kind=job.kind + words) if isinstance(job, Original) else job)
-    return result
-
-
-def _kind_of(creation: Creation, run: ScriptRun, script: Path) -> str:
+def _kind_of(creation: Creation, other_uploads: Sequence[str], run: ScriptRun, script: Path) -> str:
     """Return how a job was captured, in words."""
     kind = f"the request that {script.name} sends"
     if len(run.creations) > 1:
-        kind += f" in {creation.place}"
+        kind += f" in {creation.place}"  # and the uploads may be those of the others
+    else:
+        kind += "".join(f"; it also uploads {address}" for address in other_uploads[:3])
     if run.failed:
         kind += f"; failed: {', '.join(run.failed)}"
     if run.skipped:

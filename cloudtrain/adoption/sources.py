@@ -224,7 +224,8 @@ def _python_of(cell: str) -> str:
     if match is not None:
         # IPython replaces `$folder` and `{folder}`
         name = re.sub(r"\$(\w+)", r"{\1}", match["name"].strip("\"'"))
-        return _write(f"f{name!r}", match["text"], append=bool(match["append"]))
+        mode = "a" if match["append"] else "w"
+        return f"open(f{name!r}, {mode!r}, encoding='utf-8').write({match['text']!r})"
     match = _BASH.fullmatch(cell.lstrip())
     if match is not None:
         return _writes_of(match["script"]) or ""
@@ -237,89 +238,28 @@ def _python_of(cell: str) -> str:
     return "\n".join(map(_python_line, _joined(lines)))
 
 
-def _write(name: str, text: str, *, append: bool) -> str:
-    """Return a line of Python that writes a file. `name` is an expression."""
-    mode = "a" if append else "w"
-    return f"open({name}, {mode!r}, encoding='utf-8').write({text!r})"
+_WORD = r"""(?:[^\n'"$`\\;&|<>()]|'[^'\n]*'|"(?:[^"$`\\\n]|\\[nt])*"|>>?|\|[ \t]*tee(?!\S))"""
+"""A character, a text in quotes, a redirection to a file or `| tee`, in which a shell replaces
+nothing."""
 
-
-_DOCUMENT = re.compile(r"<<-?[ \t]*(?P<quote>['\"]?)(?P<end>\w+)['\"]?")
+_ONLY_WRITES = re.compile(
+    rf"(?:[ \t]*(?:#.*|set -e\w*(?: pipefail)?|"
+    rf"(?:mkdir|touch|echo|printf|cat|tee)(?![^\s>]){_WORD}*(?:<<[ \t]*(?:"
+    rf"(?P<quote>['\"])(?P<end>\w+)(?P=quote)(?=[ \t\n>]){_WORD}*\n"
+    rf"(?:(?!(?P=end)\n).*\n)*(?P=end)(?=\n)|"
+    rf"(?P<bare>\w+)(?=[ \t\n>]){_WORD}*\n"
+    rf"(?:(?!(?P=bare)\n)[^\n$`\\]*\n)*(?P=bare)(?=\n)))?)?\n)*"
+)
+"""Matches a shell script that makes folders and writes texts that do not depend on the shell, and
+does nothing else."""
 
 
 def _writes_of(script: str) -> str | None:
-    """Return Python that does what a shell script does, if this only makes folders and writes
-    texts that do not depend on the shell: with `cat`, `echo`, `printf` and `tee`. Return None for
-    any other script."""
-    statements = ["import os"]
-    lines = iter(script.splitlines())
-    for line in lines:
-        command = line
-        text = None
-        document = _DOCUMENT.search(line)
-        if document is not None:
-            command = line[: document.start()] + line[document.end() :]
-            text = ""
-            for body_line in lines:
-                if body_line.strip() == document["end"]:
-                    break
-                text += f"{body_line}\n"
-            if not document["quote"] and re.search(r"[$`\\]", text):
-                return None
-        try:
-            statements += _statements_of(command, text)
-        except ValueError:
-            return None
-    return "; ".join(statements)
-
-
-def _statements_of(command: str, text: str | None) -> Iterator[str]:
-    """Yield the statements for one line of a shell script. `text` is its here-document. Raises
-    ValueError for a line that does something else."""
-    lexer = shlex.shlex(command, punctuation_chars="<>|&;()")
-    lexer.whitespace_split = True
-    tokens = list(lexer)
-    if not tokens or tokens[:2] == ["set", "-e"]:
-        return
-    if tokens[0] == "mkdir":
-        for token in tokens[1:]:
-            if token != "-p":
-                yield f"os.makedirs({_literal(token)!r}, exist_ok=True)"
-        return
-
-    # `| tee FILE` writes what `> FILE` does
-    words = " ".join(tokens).replace("| tee -a ", ">> ").replace("| tee ", "> ")
-    words = words.removesuffix(" > /dev/null")
-    if words.startswith("tee "):
-        words = words.replace("tee -a ", "cat >> ").replace("tee ", "cat > ")
-    match = re.fullmatch(r"(?P<words>.*?) ?(?P<mode>>>?) (?P<name>\S+)", words, re.DOTALL)
-    if match is None:
-        raise ValueError(command)
-    program, *arguments = shlex.split(match["words"], posix=False)
-    if program == "cat" and not arguments and text is not None:
-        content = text
-    elif program == "echo" and text is None:
-        end = "\n"
-        if arguments[:1] == ["-n"]:
-            end = ""
-            arguments = arguments[1:]
-        content = " ".join(map(_literal, arguments)) + end
-    elif program == "printf" and len(arguments) == 1 and "%" not in arguments[0]:
-        content = _literal(arguments[0]).replace("\\n", "\n")
-    else:
-        raise ValueError(command)
-    yield _write(repr(_literal(match["name"])), content, append=match["mode"] == ">>")
-
-
-def _literal(token: str) -> str:
-    """Return the text of a word of the shell. Raises ValueError if it depends on the shell."""
-    if len(token) > 1 and token[0] == token[-1] == "'":
-        return token[1:-1]
-    is_quoted = len(token) > 1 and token[0] == token[-1] == '"'
-    text = token[1:-1] if is_quoted else token
-    allowed = r'[^$`\\"{}]*' if is_quoted else r"[\w@%+=:,./-]+"
-    if re.fullmatch(allowed, text) is None or text.startswith("-"):
-        raise ValueError(token)
-    return text
+    """Return a line of Python that runs a shell script which only writes files; None for any other
+    script."""
+    if _ONLY_WRITES.fullmatch(f"{script}\n") is None:
+        return None
+    return f"__import__('subprocess').run(['bash', '-ec', {script!r}], check=True)"
 
 
 def _joined(lines: list[str]) -> Iterator[str]:
@@ -342,7 +282,8 @@ def _python_line(line: str) -> str:
     start = line.lstrip()
     indent = line[: len(line) - len(start)]
     if start.startswith("!"):
-        return indent + (_writes_of(start[1:]) or "pass")
+        # IPython would replace `{name}`
+        return indent + (("{" not in start and _writes_of(start[1:])) or "pass")
     commands = ("%", "?", "pip install ", "conda install ")
     if start.startswith(commands) or start.rstrip().endswith("?"):
         return f"{indent}pass"

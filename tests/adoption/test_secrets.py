@@ -60,7 +60,12 @@ def test_a_secret_becomes_a_name(case: str, tmp_path: Path) -> None:
 
 def test_what_only_looks_like_a_secret_stays(tmp_path: Path) -> None:
     """A name that ends in `token` with a word of a tokenizer, a place, and a number."""
-    variables = {"PAD_TOKEN": "<pad>", "MAX_TOKENS": "4096", "TOKEN_FILE": "/secrets/token", "SEED": "12345"}
+    variables = {
+        "PAD_TOKEN": "<pad>",
+        "MAX_TOKENS": "4096",
+        "TOKEN_FILE": "/secrets/token",
+        "SEED": "12345",
+    }
     (tmp_path / "request.json").write_text(json.dumps({**PLAIN, "Environment": variables}))
     found = ct.adopt(tmp_path / "request.json")
     assert found.equal

@@ -43,7 +43,13 @@ def test_each_job_of_a_script_has_a_verdict(adopted: Callable[..., ct.Adoption])
         adopted(CALL + SEVERAL)
     assert caught.value.code == "CT981"
     message = caught.value.message
-    for words in ("5 jobs", "`seed` (equal)", "`seed-2` (equal)", "`prep` (equal)", "`other` (not adopted: "):
+    for words in (
+        "5 jobs",
+        "`seed` (equal)",
+        "`seed-2` (equal)",
+        "`prep` (equal)",
+        "`other` (not adopted: ",
+    ):
         assert words in message
     assert "`tuned` (not equal: s3://" in message
     lines = (CALL + SEVERAL).splitlines()
@@ -63,7 +69,9 @@ def test_all_jobs_are_written(cli: Cli, folder: Path, tmp_path: Path) -> None:
     assert {name: job["equal"] for name, job in data.items()} == {
         "seed": True, "seed-2": True, "prep": True, "tuned": False, "other": False,
     }  # fmt: skip
-    written = {name: ct.load_job(Path("out", name, "job.yaml")) for name in ("seed", "seed-2", "tuned")}
+    written = {
+        name: ct.load_job(Path("out", name, "job.yaml")) for name in ("seed", "seed-2", "tuned")
+    }
     assert [job.hyperparameters.get("seed") for job in written.values()] == [1, 2, None]
     (lost,) = data["tuned"]["differences"]
     assert lost["path"].endswith("seed-2026-01-02-00-00-00-000/output/model.tar.gz")
@@ -103,8 +111,10 @@ def notebook(*cells: str) -> str:
 
 
 WRITES = {
-    "%%bash\nmkdir -p a/b\ncat > a/b/args.yaml <<'EOF'\nlr: $x\nEOF\n": {"a/b/args.yaml": "lr: $x\n"},
-    "%%sh\ncat <<EOF >> c\n1\nEOF\necho \"d > e\" >> c": {"c": "1\nd > e\n"},
+    "%%bash\nmkdir -p a/b\ncat > a/b/args.yaml <<'EOF'\nlr: $x\nEOF\n": {
+        "a/b/args.yaml": "lr: $x\n"
+    },
+    '%%sh\ncat <<EOF >> c\n1\nEOF\necho "d > e" >> c': {"c": "1\nd > e\n"},
     "!mkdir -p f\n!echo -n one > f/g\n!echo two | tee -a f/g": {"f/g": "onetwo\n"},
     "%%bash\ntee h <<EOF > /dev/null\n2\nEOF\nprintf 'a\\nb' > i": {"h": "2\n", "i": "a\nb"},
 }
@@ -120,7 +130,9 @@ NOT_RUN = [
 def test_cells_that_only_write_files_are_run(adopted: Callable[..., ct.Adoption]) -> None:
     """Nothing else of the shell is, and the verdict names its cells."""
     files = {name: text for written in WRITES.values() for name, text in written.items()}
-    check = f"import os\nfor name, text in {files!r}.items(): assert open(name).read() == text, name\n"
+    check = (
+        f"import os\nfor name, text in {files!r}.items(): assert open(name).read() == text, name\n"
+    )
     text = notebook(*WRITES, *NOT_RUN, check + "assert not os.path.exists('never')\n" + CALL, SEND)
     found = adopted(text, "job.ipynb")
     assert found.equal
@@ -131,7 +143,10 @@ def test_cells_that_only_write_files_are_run(adopted: Callable[..., ct.Adoption]
 @pytest.mark.parametrize(
     ("cells", "words"),
     [
-        (["%%bash\npython prepare.py", "open('data.json')"], ("cell 2: FileNotFoundError", "not run: cell 1")),
+        (
+            ["%%bash\npython prepare.py", "open('data.json')"],
+            ("cell 2: FileNotFoundError", "not run: cell 1"),
+        ),
         (["x = 1\ny = 'a"], ("cell 1: SyntaxError", "line 2")),
     ],
 )
@@ -149,5 +164,7 @@ def test_a_notebook_without_a_job(
 def test_an_operator_of_a_scheduler_says_what_to_adopt(adopted: Callable[..., ct.Adoption]) -> None:
     """It runs later, by its scheduler."""
     with pytest.raises(ct.CloudtrainError) as caught:
-        adopted("from no_such_scheduler import SageMakerTrainingOperator\nSageMakerTrainingOperator(config={})\n")
+        adopted(
+            "from no_such_scheduler import SageMakerTrainingOperator\nSageMakerTrainingOperator(config={})\n"
+        )
     assert "`config`" in str(caught.value.hint)

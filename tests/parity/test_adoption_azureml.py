@@ -74,10 +74,14 @@ def test_a_script_goes_on_after_its_first_job(job: str, lost: int, tmp_path: Pat
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "train.py").write_text("print(1)\\n")
     (tmp_path / "job.py").write_text(_AZUREML + SEVERAL)
-    found = ct.adopt(tmp_path / "job.py", execute=True, python=sys.executable, folder=tmp_path, job=job)
+    found = ct.adopt(
+        tmp_path / "job.py", execute=True, python=sys.executable, folder=tmp_path, job=job
+    )
     assert len(found.differences) == lost
     assert found.job.source_dir == "src"
-    settings = {name: found.settings.get(name) for name in ("compute", "experiment", "display_name")}
+    settings = {
+        name: found.settings.get(name) for name in ("compute", "experiment", "display_name")
+    }
     if job == "first":
         assert settings == {"compute": "other", "experiment": "x", "display_name": "first"}
         assert found.job.tags == {"a": "b"}
