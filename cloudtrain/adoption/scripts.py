@@ -24,6 +24,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cloudtrain.adoption.launches import cannot_adopt
 from cloudtrain.adoption.proof import UPLOADED
 from cloudtrain.adoption.sources import cells_of, not_run
 from cloudtrain.documents.archives import archive_of, files_of
@@ -429,6 +430,9 @@ def originals_of_script(
         adopter = adopters[creation.target]()
         try:
             originals, archive = adopter.captured(creation.record, run.uploads)
+            if not originals:
+                hint = "adopt the job file or the request of one of its steps"
+                raise cannot_adopt("it has no training job, only steps of other kinds", hint)
         except UsageError as error:
             message = f"`{script.name}`, {creation.place}: {error.message}"
             jobs.append(UsageError(message, hint=error.hint, code=error.code))
