@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import cloudtrain as ct
-from tests.adoption.test_requests import SAGEMAKER
+from tests.adoption.test_requests import AZUREML, SAGEMAKER
 
 PLAIN = SAGEMAKER["est_byoc_plain"]
 TUNED = {"_tuning_objective_metric": "loss", "sagemaker_estimator_module": "sagemaker.pytorch"}
@@ -55,3 +55,30 @@ def test_what_a_tuner_adds_is_listed(tmp_path: Path) -> None:
     found = ct.adopt(tmp_path / "request.json")
     assert found.equal
     assert {f"HyperParameters.{name}" for name in TUNED} <= {path for path, _ in found.renewed}
+
+
+INTERPRETER = "/opt/envs/llm/bin/python"
+COMMAND = AZUREML["single_node"]["properties"]
+STARTS: dict[str, dict[str, Any]] = {
+    "an entry point": without(
+        AlgorithmSpecification={
+            **PLAIN["AlgorithmSpecification"], "ContainerEntrypoint": [INTERPRETER], "ContainerArguments": ["train.py"],
+        }
+    ),
+    "a shell": without(
+        AlgorithmSpecification={
+            **PLAIN["AlgorithmSpecification"], "ContainerEntrypoint": ["bash", "-c", f"{INTERPRETER} train.py"],
+        }
+    ),
+    "a command": {"properties": {**COMMAND, "command": f"{INTERPRETER} train.py --lr 1"}},
+    "a launcher": {"properties": {**COMMAND, "command": f"{INTERPRETER} -m torch.distributed.run train.py"}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", STARTS)
+def test_the_interpreter_of_a_request_starts_the_job(case: str, tmp_path: Path) -> None:
+    """Its path stays, and equal means so."""
+    (tmp_path / "request.json").write_text(json.dumps(STARTS[case]))
+    found = ct.adopt(tmp_path / "request.json")
+    assert found.equal
+    assert INTERPRETER in found.job_text

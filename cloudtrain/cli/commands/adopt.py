@@ -176,7 +176,7 @@ def _show_all(
         data[name] = adoption.to_dict()
         is_equal = is_equal and adoption.equal
         if write is None and not json:
-            print_text("---")
+            print_text("---\n")
         _show(adoption, write and write / name, force=force, json=json)
     if json:
         print_json(data)

@@ -86,8 +86,8 @@ def described(kind, name, request):
     arn = "arn:aws:sagemaker:us-east-1:%s:%s/%s" % (ACCOUNT, kind.lower(), name)
     description = Answer(request)
     description.setdefault(kind + "Arn", arn)
-    if kind in TAKEN:
-        description[kind + "Status"] = "Completed"
+    # a waiter reads it where `__missing__` is not asked
+    description.setdefault(kind + "Status", description[kind + "Status"])
     if kind == "TrainingJob":
         folder = request.get("OutputDataConfig", {}).get("S3OutputPath", "s3://bucket")
         model = "%s/%s/output/model.tar.gz" % (folder.rstrip("/"), name)
