@@ -93,6 +93,7 @@ def test_a_job_is_chosen_by_its_name(name: str, tmp_path: Path) -> None:
         assert "`seed" in str(caught.value.hint)
 
 
+@pytest.mark.slow
 def test_one_job_among_others_is_adopted(adopted: Callable[..., ct.Adoption]) -> None:
     """Where only one is a training, there is nothing to choose; the verdict names the others."""
     text = """
@@ -161,6 +162,7 @@ def test_a_notebook_without_a_job(
         assert word in caught.value.message
 
 
+@pytest.mark.slow
 def test_an_operator_of_a_scheduler_says_what_to_adopt(adopted: Callable[..., ct.Adoption]) -> None:
     """It runs later, by its scheduler."""
     with pytest.raises(ct.CloudtrainError) as caught:
