@@ -16,6 +16,7 @@ from pathlib import Path
 from cloudtrain.adoption.launched import (
     is_batch_script,
     is_launch_line,
+    is_shell_script,
     is_task_file,
     read_batch_script,
     read_launch_line,
@@ -76,7 +77,7 @@ def adopt(
     """
     source = str(source)
     with _explained(source):
-        launch = launch_of(source)
+        launch = launch_of(source, arguments)
         if launch is not None:
             if job is not None:
                 name = shortened(source)
@@ -104,7 +105,7 @@ def adopt_all(
     directory if it is None. Return them by the names of these folders; for a job that cannot be
     adopted the error. The other arguments and the errors are those of `adopt`."""
     with _explained(source):
-        launch = launch_of(source)
+        launch = launch_of(source, arguments)
         if launch is not None:
             adoption = adopt_launch(*launch, folder or Path())
             return {str(adoption.job.name): adoption}
@@ -158,18 +159,18 @@ _WRONG_TYPES = (
 name."""
 
 
-def launch_of(source: str) -> tuple[TrainingLaunch, str] | None:
+def launch_of(source: str, arguments: Sequence[str] = ()) -> tuple[TrainingLaunch, str] | None:
     """Return the training that a launch line, a batch script or a task file starts, and a
-    description of the source. Return None for other sources."""
+    description of the source. `arguments` are those of a script. Return None for other sources."""
     try:
-        return _launch_of(source)
+        return _launch_of(source, arguments)
     except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
         hint = 'adopt the launch line alone: `cloudtrain adopt "torchrun ... train.py"`'
         message = f"the launch line in `{source[:80]}` cannot be read: {error}"
         raise cannot_adopt(message, hint) from None
 
 
-def _launch_of(source: str) -> tuple[TrainingLaunch, str] | None:
+def _launch_of(source: str, arguments: Sequence[str]) -> tuple[TrainingLaunch, str] | None:
     # a launch line may be too long for a file's name, for which a Path raises
     if not os.path.isfile(source):
         if source == STDIN or os.path.exists(source) or not is_launch_line(source):
@@ -180,7 +181,11 @@ def _launch_of(source: str) -> tuple[TrainingLaunch, str] | None:
         return None
     text, folder = text_of(source)
     if is_batch_script(text):
-        return read_batch_script(text, folder or "."), f"the batch script {Path(source).name}"
+        launch = read_batch_script(text, folder or ".", arguments)
+        return launch, f"the batch script {Path(source).name}"
+    if is_shell_script(text) or source.endswith((".sh", ".bash")):
+        launch = read_launch_line(text, folder or ".", arguments)
+        return launch, f"the shell script {Path(source).name}"
 
     if source.endswith((".yaml", ".yml")):
         data = parsed_text(text, source)

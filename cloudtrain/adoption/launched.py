@@ -7,285 +7,263 @@ import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any
 
+from cloudtrain.adoption.expansion import Open, Value, result_of, unknown
 from cloudtrain.adoption.launches import OPTIONS, TrainingLaunch, cannot_adopt, read_launch, tool_of
-from cloudtrain.adoption.shell import Open, ShellCommand, Value, commands_of
+from cloudtrain.adoption.shell import ShellCommand
+from cloudtrain.adoption.wrappers import (
+    CONTAINER,
+    SETUP,
+    ScriptFiles,
+    not_run_in,
+    only_launch,
+    split_option,
+    srun_options,
+    unwrap,
+    why_none,
+)
 from cloudtrain.job.model import parse_time
 from cloudtrain.rules.job import LAUNCHER_VARIABLES
 from cloudtrain.system.plugins import all_parts
 from cloudtrain.targets.contract import BatchReader, ContainerReader
 
-# Takes a command's wrappers off its launch line: `srun`, `bash -c`, containers and the like.
-
-_SHORT = dict(pair.split("=") for pair in OPTIONS["srun"]["short"])
-"""The long names of the short options of `sbatch` and `srun`."""
-
-
-@dataclass
-class LaunchCommand:
-    """The words of a launch command, and what its wrappers say."""
-
-    words: list[str]
-    variables: dict[str, str] = field(default_factory=dict)
-    lost: dict[str, str] = field(default_factory=dict)
-    srun: dict[str, str] | None = None
-    """The options of `srun` by their long names; None if no wrapper is `srun`."""
-
-
-def unwrap(words: Sequence[str]) -> LaunchCommand:
-    """Return the launch command in a command's words. The result has no words if there is none."""
-    launch = LaunchCommand([*words])
-    # each round takes one wrapper off
-    while launch.words and tool_of(launch.words) is None:
-        name = os.path.basename(launch.words[0])
-        assignment = re.fullmatch(r"([A-Za-z_]\w*)=(.*)", launch.words[0], re.DOTALL)
-        if name == "srun":
-            launch.srun, launch.words = srun_options(launch.words[1:])
-            for option in launch.srun:
-                if option not in OPTIONS["srun"]["known"]:
-                    why = _CONTAINER if option.startswith("container") else _NO_FIELD
-                    launch.lost[f"--{option}"] = why
-        elif name in ("bash", "sh"):
-            launch.words = _inner_words(launch)
-        elif assignment:
-            launch.variables[assignment[1]] = assignment[2]
-            launch.words.pop(0)
-        elif name in OPTIONS["shell"]["wrappers"]:
-            _take_off(launch, name)
-        else:
-            launch.words = []
-    return launch
-
-
-def srun_options(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Return the options at the beginning of the words after `srun`, by their long names, and the
-    other words."""
-    options = dict[str, str]()
-    rest = [*words]
-    while rest and rest[0].startswith("-") and len(rest[0]) > 1:
-        word = rest.pop(0)
-        if word == "--":
-            break
-        name, value = _split_option(word)
-        name = name.replace("_", "-")
-        takes_next = "=" not in word and name not in OPTIONS["srun"]["flags"]
-        if not value and takes_next and rest:
-            value = rest.pop(0)
-        options[name] = value
-    return options, rest
-
-
-def _split_option(word: str) -> tuple[str, str]:
-    """Return the long name of an option of `sbatch` or `srun`, and the value in the same word:
-    `--nodes=2`, `-N2`."""
-    if word.startswith("--"):
-        name, _, value = word[2:].partition("=")
-        return name, value
-    return _SHORT.get(word[1:2], word[1:2]), word[2:]
-
-
-# Why the job lacks an option of `srun`.
-_CONTAINER = (
-    'write the image into `environment.image`, and `container = "pyxis"` and `mounts` '
-    "under `[slurm]`"
-)
-_NO_FIELD = "a job has no field for this option of srun"
-
-
-def _inner_words(launch: LaunchCommand) -> list[str]:
-    """Return the launch command inside `bash -c "..."`; nothing if there is none, or more than
-    one."""
-    pairs = pairwise(launch.words)
-    script = next((after for word, after in pairs if re.fullmatch(r"-[a-z]*c", word)), "")
-    try:
-        commands = commands_of(script)
-    except ValueError:
-        return []
-    starting = [command for command in commands if unwrap(command.words).words]
-    if len(starting) != 1:
-        return []
-    start = starting[0]
-
-    others = []
-    for command in commands:
-        if command is not start and command.words[0] not in ("echo", "set"):
-            others.append(command.text)
-    if others:
-        launch.lost["other lines"] = _not_run(others)
-    launch.variables |= start.exported | start.assigned
-    return start.words
-
-
-def _not_run(lines: Sequence[str]) -> str:
-    return f"the job does not run these lines: {'; '.join(lines)[:200]}"
-
-
-def _take_off(launch: LaunchCommand, name: str) -> None:
-    """Take the wrapper `name` off, with its options: all words up to the next shell, `srun` or
-    launcher. If none follows, the launch command has no words then."""
-    rest = launch.words[1:]
-    for at, word in enumerate(rest):
-        is_wrapper = os.path.basename(word) in ("bash", "sh", "srun")
-        if not is_wrapper and tool_of(rest[at:]) is None:
-            continue
-
-        launch.words = rest[at:]
-        wrapper = rest[:at]
-        if name == "env":
-            assignments = [word for word in wrapper if re.match(r"[A-Za-z_]\w*=", word)]
-            launch.variables |= dict(word.split("=", 1) for word in assignments)
-            wrapper = [word for word in wrapper if word not in assignments]
-        # these four change nothing for a job, unless they have options
-        if wrapper or name not in ("env", "time", "stdbuf", "sudo"):
-            why = (
-                "the job starts the launch line without this; an image or the setting "
-                "`setup` prepares the packages"
-            )
-            launch.lost[" ".join([name, *wrapper])[:80]] = why
-        return
-    launch.words = []
-
-
 _DIRECTIVE = "#SBATCH"
-_SETUP = re.compile(
-    r"(module|ml|source|\.|conda|mamba|micromamba|spack|ulimit)\s|eval \"\$\((conda|micromamba) "
-)
-"""Beginnings of lines that prepare the shell for the launch line."""
 
 
 def is_batch_script(text: str) -> bool:
     """Return whether a text is a script for `sbatch`."""
-    return text.startswith("#!") and "#SBATCH" in text
+    return re.search(rf"^{_DIRECTIVE}\s", text, re.MULTILINE) is not None
 
 
-def read_batch_script(text: str, folder: str) -> TrainingLaunch:
-    """Return the training that a batch script starts. Relative paths in the script start in
-    `folder`."""
-    options = _directives(text)
-    components = [name for name in options if name.startswith("#")]
-    for name in components:
-        del options[name]
+def is_shell_script(text: str) -> bool:
+    """Return whether the first line of a text names a shell."""
+    return re.match(r"#!.*\b(ba|da|z|k)?sh\b", text) is not None
 
-    # of a range such as `2-4`, the larger number
-    nodes = options.get("nodes", "").rpartition("-")[2]
-    node_count = int(nodes) if nodes.isdecimal() else 1
-    lost = _settle_gpus(options, node_count, _tasks_per_node(options))
-    gpus = _last_number(options.get("gpus-per-node", ""))
 
-    variables: dict[str, Value] = dict.fromkeys(OPTIONS["variables"]["nodes"], nodes or "1")
+def read_batch_script(text: str, folder: str, arguments: Sequence[str] = ()) -> TrainingLaunch:
+    """Return the training that a batch script starts with these arguments. Relative paths in the
+    script start in `folder`."""
+    given, text, arguments = _submitted(text, folder, arguments)
+    options, components = _directives(text)
+    options |= given
+    nodes = str(_node_count(options))
+    gpus = _gpus_of(options)[0]
+    variables: dict[str, Value] = dict.fromkeys(OPTIONS["variables"]["nodes"], nodes)
     if gpus:
-        variables |= dict.fromkeys(OPTIONS["variables"]["gpus"], str(gpus))
+        count = str(_last_number(gpus))
+        variables |= dict.fromkeys(OPTIONS["variables"]["gpus"], count)
     for name in _TASK_COUNTS:
         if options.get(name):
             variables[f"SLURM_{name.upper().replace('-', '_')}"] = options[name]
-    launch = _launch_in(text, variables, folder, has_setup=True)
+    variables.setdefault("SLURM_NTASKS", str(int(nodes) * _tasks_per_node(options)))
+    launch = _launch_in(text, variables, folder, has_setup=True, arguments=arguments)
+    launch.folder = folder
+    return _with_options(launch, options, components)
+
+
+def _submitted(
+    text: str, folder: str, arguments: Sequence[str]
+) -> tuple[dict[str, str], str, Sequence[str]]:
+    """Return the options, the script and the arguments of the first `sbatch` in a text; the text
+    itself if it submits nothing that is here."""
+    files = ScriptFiles(folder)
+    commands = files.commands_of(text, {"@": [*arguments]}) if "sbatch" in text else []
+    for command in commands:
+        if command.words[:1] != ["sbatch"]:
+            continue
+        options, rest = srun_options(command.words[1:])
+        script = options.pop("wrap", command.document)
+        if rest:
+            script = files.read(rest[0])
+        if script is not None:
+            return options, script, rest[1:]
+    return {}, text, arguments
+
+
+_GPU_OPTIONS = ("gres", "gpus", "gpus-per-node", "gpus-per-task")
+
+
+def _with_options(
+    launch: TrainingLaunch, batch: Mapping[str, str], components: Sequence[str]
+) -> TrainingLaunch:
+    """Return a launch with what the options of `sbatch` say, and those of `srun`, which take
+    precedence. `components` are words of the `#SBATCH` lines that begin another part of the job."""
+    options = {**batch}
+    of_step = {}
+    for name, value in (launch.srun or {}).items():
+        if name in (*_GPU_OPTIONS, "nodes", *_TASK_COUNTS):
+            of_step[name] = value
+    if not of_step.keys().isdisjoint(_GPU_OPTIONS):
+        for name in _GPU_OPTIONS:
+            options.pop(name, None)
+    options |= of_step
+    if "nodes" not in options and launch.instances > 1 and options.get("ntasks", "1") != "1":
+        options["nodes"] = str(launch.instances)
+        launch.lost["--ntasks"] = (
+            "Slurm chooses the nodes of these tasks, the launcher says how many"
+        )
+    for name in ("ntasks-per-gpu", "ntasks-per-socket"):
+        if options.pop(name, None) is not None:
+            launch.lost[f"--{name}"] = "set `distribution.processes_per_instance`"
+    for name in [name for name, value in options.items() if isinstance(value, Open)]:
+        if name not in ("output", "error"):
+            launch.lost[f"--{name}"] = f"`{options[name]}` is known only at run time"
+            del options[name]
     _share_tasks(launch, options)
 
-    launch.tool = "sbatch"
-    launch.folder = folder
-    launch.gpus = gpus
+    gpus, others = _gpus_of(options)
+    for name in _GPU_OPTIONS:
+        options.pop(name, None)
+    if gpus:
+        options["gpus-per-node"] = gpus
+        launch.gpus = _last_number(gpus)
+    if launch.distribution and not launch.processes and not gpus:
+        launch.lost.setdefault(
+            "--nproc-per-node",
+            "the line starts a process for each GPU: write how many a node has into "
+            "`resources.gpus_per_instance`",
+        )
+    if others:
+        launch.lost["--gres"] = f"a job asks only for GPUs, not for {', '.join(others)}"
     launch.name = options.get("job-name")
-    launch.max_runtime = parse_time(options.get("time", ""))
+    launch.max_runtime = parse_time(options.get("time", "")) or None
     if "-" in options.get("nodes", ""):
         launch.lost["--nodes"] = (
             "a job has a fixed number of instances, so the larger number was used"
         )
-
-    launch.lost |= lost
     one_kind = "a job has one kind of instance; write a job for each part"
     launch.lost |= dict.fromkeys(components, one_kind)
 
+    options["ntasks-per-node"] = str(_tasks_per_node(options))
+    of_container = [name for name in options if "container" in name]
+    launch.lost |= {f"--{name}": CONTAINER for name in of_container}
     for name, batch_settings in all_parts(BatchReader).items():
-        batch = batch_settings(options, launch.setup)
-        if batch is not None:
+        settings = batch_settings(options, launch.setup)
+        if settings is not None:
             launch.target = name
-            launch.settings = batch.settings
-            launch.settings_head = batch.head
-            launch.lost |= batch.lost
-    _settle_container(launch)
+            launch.settings = settings.settings | launch.settings
+            launch.settings_head = settings.head
+            launch.lost |= settings.lost
+    _settle_container(launch, {**options, **(launch.srun or {})})
     return launch
 
 
 _TASK_COUNTS = ("ntasks", "ntasks-per-node", "cpus-per-task")
 
 
-def _tasks_per_node(options: Mapping[str, str]) -> int:
-    """Return how many processes Slurm starts on a node; 1 if the options do not say it."""
-    per_node = options.get("ntasks-per-node", "")
-    if per_node.isdecimal():
-        return int(per_node)
+def _node_count(options: Mapping[str, str]) -> int:
+    """Return the number of nodes; 1 if the options do not say it, the larger one of `2-4`."""
+    nodes = options.get("nodes", "").rpartition("-")[2]
+    if nodes.isdecimal():
+        return max(1, int(nodes))
     total = options.get("ntasks", "")
-    nodes = options.get("nodes", "")
-    if total.isdecimal() and nodes.isdecimal() and int(nodes):
-        return max(1, int(total) // int(nodes))
+    per_node = options.get("ntasks-per-node", "")
+    if total.isdecimal() and per_node.isdecimal() and int(per_node):
+        return max(1, -(-int(total) // int(per_node)))
     return 1
 
 
-def _settle_gpus(options: dict[str, str], nodes: int, tasks: int) -> dict[str, str]:
-    """Write the GPUs of a node as `gpus-per-node`, however the script asks for them: `8` or
-    `h100:8`. `tasks` is the number of tasks on a node. Return what is lost."""
+def _tasks_per_node(options: Mapping[str, str]) -> int:
+    """Return how many processes Slurm starts on a node; 1 if the options do not say it."""
+    total = options.get("ntasks", "")
+    if total.isdecimal():
+        return max(1, -(-int(total) // _node_count(options)))
+    per_node = options.get("ntasks-per-node", "")
+    return int(per_node) if per_node.isdecimal() else 1
+
+
+def _gpus_of(options: Mapping[str, str]) -> tuple[str, list[str]]:
+    """Return the GPUs of a node, however the options ask for them: `8` or `h100:8`. Return also
+    what else `--gres` asks for."""
     gres = ""
     others = []
-    for item in options.pop("gres", "").split(","):
-        kind, _, count = item.partition(":")
+    for item in options.get("gres", "").split(","):
+        kind, _, count = item.removeprefix("gres/").partition(":")
         if kind == "gpu":
             gres = gres or count or "1"
-        elif item:
+        elif item and item != "none":
             others.append(item)
 
     factor = 1
     asked = options.get("gpus-per-node") or gres
     if not asked and options.get("gpus-per-task"):
-        factor = tasks
+        factor = _tasks_per_node(options)
         asked = options["gpus-per-task"]
-    total = _last_number(options.get("gpus", ""))
-    if not asked and total and not total % nodes:
-        asked = options.pop("gpus").replace(str(total), str(total // nodes))
-    options.pop("gpus-per-task", None)
+    nodes = _node_count(options)
+    total = options.get("gpus", "")
+    if not asked and total:
+        asked = total
+        count = str(_last_number(total) or 1)
+        if int(count) % nodes == 0:
+            asked = total.removesuffix(count) + str(int(count) // nodes)
 
-    # sockets may follow: `h100:8(S:0-1)`
+    # sockets may follow: `h100:8(S:0-1)`; without a number, it is 1
     model, _, count = asked.partition("(")[0].rpartition(":")
-    if count.isdecimal():
-        gpus = str(int(count) * factor)
-        options["gpus-per-node"] = f"{model}:{gpus}" if model else gpus
-    if not others:
-        return {}
-    return {"--gres": f"a job asks only for GPUs, not for {', '.join(others)}"}
+    if asked and not count.isdecimal():
+        model, count = count, "1"
+    if not count:
+        return "", others
+    number = str(int(count) * factor)
+    return f"{model}:{number}" if model else number, others
 
 
 def _share_tasks(launch: TrainingLaunch, batch: Mapping[str, str]) -> None:
     """Set the instances and the processes on each from `batch`, the options of the batch script,
-    and from those of `srun`, which take precedence."""
+    and from those of `srun`, which take precedence. Note what the script would start otherwise than
+    the job."""
     options = {**batch, **(launch.srun or {})}
+    if not options:
+        return
     tasks = _tasks_per_node(options)
-    nodes = options.get("nodes", "").rpartition("-")[2]
-    total = options.get("ntasks", "")
-    if nodes.isdecimal():
-        launch.instances = int(nodes)
-    elif total.isdecimal() and "ntasks-per-node" in options:
-        launch.instances = max(1, int(total) // tasks)
-    elif total.isdecimal() and launch.srun is not None and not launch.distribution:
-        tasks = int(total)
+    nodes = _node_count(options)
+    if nodes == 1 and tasks > 1 and "nodes" not in options and "ntasks-per-node" not in options:
+        launch.lost["--ntasks"] = (
+            "Slurm chooses the nodes of these tasks: one was used, so correct "
+            "`resources.instance_count`"
+        )
+    if launch.tool in ("mpirun", "horovodrun"):
+        total = launch.instances * (launch.processes or tasks * nodes)
+        if total % nodes:
+            launch.lost["-np"] = f"{total} processes cannot be shared out among {nodes} nodes"
+        launch.processes = max(1, total // nodes)
+        launch.instances = nodes
+        return
 
-    if launch.srun is not None and launch.tool == "python" and tasks > 1:
+    is_agent = launch.tool in ("torchrun", "launch", "accelerate", "deepspeed")
+    if is_agent and "resources.instance_count" not in launch.unknown and launch.instances != nodes:
+        launch.lost["--nodes"] = (
+            f"the line starts a training of {launch.instances} on {nodes}, the job one on all: "
+            "correct `resources.instance_count`"
+        )
+    elif nodes > 1 and launch.srun is None and batch and launch.tool != "deepspeed":
+        launch.lost["srun"] = (
+            "without it, the script starts this on its first node only; the job starts it on "
+            "every instance"
+        )
+    launch.instances = nodes
+    if launch.srun is None or tasks == 1:
+        return
+    if is_agent or launch.distribution:
+        launch.lost["--ntasks-per-node"] = (
+            f"srun starts the launcher {tasks} times on each node, the job starts it once"
+        )
+    elif launch.tool == "python":
         launch.distribution = {"type": "torch"}
         launch.processes = tasks
         launch.lost["srun"] = (
             f"srun starts {tasks} processes on each node, which find their rank in SLURM_PROCID. "
             "In the job, torchrun starts them, and they find it in RANK and LOCAL_RANK"
         )
+    else:
+        launch.lost["srun"] = f"srun starts {tasks} processes on each node, the job starts one"
 
 
-def _settle_container(launch: TrainingLaunch) -> None:
-    """Express the container that the options of `srun` name by the job's image and settings of the
-    target that knows them."""
-    if not launch.srun:
-        return
+def _settle_container(launch: TrainingLaunch, options: Mapping[str, str]) -> None:
+    """Express the container that the options of `sbatch` and `srun` name by the job's image and
+    settings of the target that knows them."""
     for target, container_settings in all_parts(ContainerReader).items():
-        container = container_settings(launch.srun)
+        container = container_settings(options)
         if container is None:
             continue
         launch.target = target
@@ -298,11 +276,12 @@ def _settle_container(launch: TrainingLaunch) -> None:
         launch.lost |= container.lost
 
 
-def _directives(text: str) -> dict[str, str]:
-    """Return the `#SBATCH` options above a script's first command, by their long names. An option
-    without a value has an empty string, and so has a word that is not an option, by the name
-    `#SBATCH WORD`."""
+def _directives(text: str) -> tuple[dict[str, str], list[str]]:
+    """Return the `#SBATCH` options above a script's first command, by their long names, and the
+    words that are no options, as `#SBATCH WORD`. An option without a value has an empty string. A
+    job with several parts has the options of its first part."""
     options = dict[str, str]()
+    components = []
     for line in text.splitlines():
         if line.strip() and not line.startswith("#"):
             break
@@ -313,14 +292,15 @@ def _directives(text: str) -> dict[str, str]:
         while words:
             word = words.pop(0)
             if not word.startswith("-"):  # `hetjob`, which begins another part
-                options[f"#SBATCH {word}"] = ""
+                components.append(f"#SBATCH {word}")
                 continue
 
-            name, value = _split_option(word)
+            name, value = split_option(word)
             if not value and "=" not in word and words and not words[0].startswith("-"):
                 value = words.pop(0)
-            options[name] = value
-    return options
+            if not components:  # sbatch replaces no variables
+                options[name] = result_of(unknown(value)) if "$" in value else value
+    return options, components
 
 
 def is_task_file(data: Any) -> bool:
@@ -398,90 +378,146 @@ def read_task_file(data: Mapping[str, Any], folder: str) -> TrainingLaunch:
 def is_launch_line(text: str) -> bool:
     """Return whether a text has a launch command that cloudtrain knows."""
     try:
-        return any(unwrap(command.words).words for command in commands_of(text))
+        files = ScriptFiles(".")
+        for command in files.commands_of(text, {}):
+            is_start = "".join(command.words[:1]) in ("bash", "sh", "srun", "sbatch")
+            if unwrap(command, files).words or (is_start and len(command.words) > 1):
+                return True
+        return False
     except (ValueError, RecursionError):
         return False
 
 
-def read_launch_line(text: str) -> TrainingLaunch:
-    """Return the training that a launch line starts."""
-    launch = _launch_in(text, {}, ".")
+def read_launch_line(text: str, folder: str = ".", arguments: Sequence[str] = ()) -> TrainingLaunch:
+    """Return the training that a launch line, or a shell script without options of Slurm, starts
+    with these arguments."""
+    if _submitted(text, folder, arguments)[1] is not text:
+        return read_batch_script(text, folder, arguments)
+    launch = _launch_in(text, {}, folder, arguments=arguments)
+    if launch.srun and not launch.srun.keys().isdisjoint(_ALLOCATION):
+        of_job = {name: launch.srun[name] for name in _ALLOCATION if name in launch.srun}
+        return _with_options(launch, of_job, ())
     _share_tasks(launch, {})
-    _settle_container(launch)
+    _settle_container(launch, launch.srun or {})
     return launch
 
 
+_ALLOCATION = (
+    "partition account qos time gres gpus gpus-per-node constraint mem exclusive job-name nodelist"
+).split()
+"""Options with which `srun` asks for machines itself, if it is not in a batch script."""
+
+
 def _launch_in(
-    text: str, variables: Mapping[str, Value], folder: str, *, has_setup: bool = False
+    text: str,
+    variables: Mapping[str, Value],
+    folder: str,
+    *,
+    has_setup: bool = False,
+    arguments: Sequence[str] = (),
 ) -> TrainingLaunch:
     """Return the training that the only launch line in a shell script starts. With `has_setup`,
     lines that prepare the shell are kept as the launch's setup. Raises UsageError if the script
     does not have exactly one launch line."""
-    commands = commands_of(text, variables)
-    pairs = []
-    for command in commands:
-        line = unwrap(command.words)
-        if line.words:
-            pairs.append((command, line))
-    if len(pairs) > 1:  # a script may also prepare its data with Python
-        launchers = [pair for pair in pairs if tool_of(pair[1].words) != ("python", 1)]
-        pairs = launchers or pairs
-    if len(pairs) != 1:
-        what = f"{len(pairs)} launch lines" if pairs else "no launch line"
-        message = f"cloudtrain needs exactly one launch line, and found {what}"
+    files = ScriptFiles(folder)
+    given: dict[str, Value] = {"@": list(arguments)} if arguments else {}
+    commands = files.commands_of(text, {**variables, **given})
+    start, line, pairs = only_launch(commands, files)
+    if start is None or line is None:
+        message = f"cloudtrain finds no launch line: {why_none(commands, files)}"
+        if pairs:
+            shown = ", ".join(
+                f"line {command.line} (`{command.text[:60]}`)" for command, _ in pairs
+            )
+            message = f"cloudtrain needs exactly one launch line, and found {len(pairs)}: {shown}"
         hint = 'adopt the line alone: `cloudtrain adopt "torchrun ... train.py"`'
         raise cannot_adopt(message, hint)
 
-    start, line = pairs[0]
     launch = read_launch(line.words, folder)
     launch.srun = line.srun
     launch.lost = {**line.lost, **launch.lost}
     launch.variables = start.exported | start.assigned | line.variables | launch.variables
 
-    before = commands[: commands.index(start)]
+    place = commands.index(start)
+    before = [*commands[:place], *line.before]
+    others = [*before, *commands[place + 1 :], *line.after]
+    before = [each for each in before if each.words and each.condition in ("", start.condition)]
     setup = []
     if has_setup:
-        setup = [command for command in before if _SETUP.match(command.text)]
+        setup = [each for each in before if SETUP.match(each.text)]
+    for command in setup:
+        path = "".join(command.words[1:2])
+        # a shell finds conda's `activate` by the search path
+        is_below = re.match(r"[^/~$]", path) and path != "activate"
+        if command.words[0] in ("source", ".") and is_below:
+            launch.lost[command.text[:80]] = _RELATIVE
+        if any(isinstance(word, Open) and word.is_of_script for word in command.words):
+            launch.lost[command.text[:80]] = "it needs variables of the script"
     _settle_variables(launch, has_setup=has_setup)
     # its own lines set variables, and may need what the script's lines prepare
     launch.setup = [*map(_shown, setup), *launch.setup]
-
-    for word in launch.program:
-        if isinstance(word, Open):
-            launch.lost[word[:80]] = (
-                "only a running shell knows the value: write it into the job file"
-            )
+    _lose_unknown_words(launch)
     _change_folder(launch, before)
-
-    texts = []
-    for command in commands:
-        if command is not start and command not in setup and not _is_harmless(command):
-            texts.append(command.text)
-    if texts:
-        launch.lost["other lines"] = _not_run(texts)
+    if start.condition:
+        launch.lost[start.condition[:80]] = "the launch line runs only if this holds"
+    for command in others.copy():
+        if command in setup or command.output in files.started:
+            others.remove(command)
+    launch.lost |= not_run_in(others)
     return launch
+
+
+_RELATIVE = (
+    "a job has only the files in `source_dir`: name the file by its absolute path in `setup`"
+)
+
+
+_IN_FOLDER = re.compile(
+    r"(`pwd`|\$\(pwd\)|\$\{?(PWD|SLURM_SUBMIT_DIR)\}?|"
+    r"\$\(dirname \"?\$\{?(0|BASH_SOURCE(\[0\])?)\}?\"?\))/"
+)
+"""The folder of the script, or the one in which it starts, before the path of a program."""
+
+_ARGUMENTS = re.compile(r"\$[@*]|\$\{[@*](:\d+)?\}")
+
+
+def _lose_unknown_words(launch: TrainingLaunch) -> None:
+    """Note the arguments as lost that only a running shell knows, by the names of their options."""
+    previous = ""
+    # the folder in which the job starts anyway
+    start = _IN_FOLDER.sub("", launch.program[0])
+    if start and start != launch.program[0]:
+        launch.program[0] = result_of(unknown(start)) if re.search(r"[$`]", start) else start
+    for word in list(launch.program):
+        is_argument = isinstance(word, Open) and _ARGUMENTS.fullmatch(word)
+        if is_argument and len(launch.program) > 1:
+            launch.program.remove(word)
+            launch.lost[word] = "the script's arguments: give them with `--args`"
+            continue
+        if isinstance(word, Open):
+            name = previous if previous.startswith("-") and not word.startswith("-") else word
+            name = name.partition("=")[0][:80]
+            launch.lost[name] = (
+                f"only a running shell knows `{word[:80]}`: write the value into the job file"
+            )
+            if re.search(r"\$\{?[1-9@*]", word):
+                launch.lost[name] = f"`{word[:80]}` is an argument of the script: use `--args`"
+        previous = word
 
 
 def _shown(command: ShellCommand) -> str:
     """Return a command with its known variables replaced. What only the shell knows stays as
     written."""
-    if all(re.fullmatch(r"[\w./:=@+-]+", word) for word in command.words):
-        return " ".join(command.words)
-    return command.text
-
-
-def _is_harmless(command: ShellCommand) -> bool:
-    """Return whether the training is the same without this command, such as `echo`."""
-    name = command.words[0]
-    if name == "cd":  # which is followed
-        return True
-    if name not in OPTIONS["shell"]["harmless"]:
-        return False
-    if command.after_pipe:
-        return True
-    decides = re.match(r"(if|elif|while|until|for|case)\b", command.text)
-    writes = re.search(r"[^&\d]>|<<", command.text)
-    return not decides and not writes
+    is_replaced = " ".join(command.words) != re.sub("[\"']", "", command.text)
+    if not is_replaced or "||" in command.text:
+        return command.text
+    words = []
+    for word in command.words:
+        if isinstance(word, Open) and not re.fullmatch(r"[\w./:=@+~${}-]+", word):
+            words.append(f'"{word}"')
+        else:
+            words.append(word if isinstance(word, Open) else shlex.quote(word))
+    return " ".join(words)
 
 
 def _settle_variables(launch: TrainingLaunch, *, has_setup: bool) -> None:
@@ -491,12 +527,19 @@ def _settle_variables(launch: TrainingLaunch, *, has_setup: bool) -> None:
         if name in LAUNCHER_VARIABLES:
             del launch.variables[name]  # cloudtrain sets it itself
             continue
+        words = value.split()
+        while words and "=" in words[0]:
+            words.pop(0)
+        if tool_of(words) is not None or (len(words) > 1 and launch.program[0] in words):
+            del launch.variables[name]  # a part of the launch line
+            continue
         if not isinstance(value, Open):
             continue
         del launch.variables[name]
         # quotes inside of `$(...)` do not end those around the value
         outside = re.sub(r"\$\([^)]*\)", "", value)
-        if has_setup and '"' not in outside and "\n" not in value:
+        is_whole = '"' not in outside and "\n" not in value and not value.is_of_script
+        if has_setup and is_whole:
             launch.setup.append(f'export {name}="{value}"')
         else:
             launch.lost[f"${name}"] = (
@@ -510,13 +553,18 @@ def _change_folder(launch: TrainingLaunch, before: Sequence[ShellCommand]) -> No
         if command.words[0] != "cd" or len(command.words) != 2:
             continue
         folder = command.words[1]
-        if not isinstance(folder, Open):
-            launch.source_dir = os.path.join(launch.source_dir or "", folder)
-        # these mean the folder in which the paths of the script start anyway
-        elif not re.search(r"SLURM_SUBMIT_DIR|\$0|BASH_SOURCE", folder):
+        # the folder in which the paths of the script start anyway
+        below = _IN_FOLDER.sub("./", f"{folder}/").rstrip("/")
+        if re.search(r"[$`~]", below):
             launch.lost[f"cd {folder}"[:80]] = (
                 "only a running shell knows the folder: write it into `source_dir`"
             )
+            continue
+        if os.path.isabs(below) and not os.path.isdir(below):
+            launch.lost[f"cd {folder}"[:80]] = (
+                "this folder is not here: write the folder of the code into `source_dir`"
+            )
+        launch.source_dir = os.path.normpath(os.path.join(launch.source_dir or "", below))
 
 
 def _accelerators(value: Any) -> tuple[str | None, int | None]:

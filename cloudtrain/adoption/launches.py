@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cloudtrain.adoption.expansion import Open
 from cloudtrain.documents.document import Unreadable, load_toml, read_text
 from cloudtrain.errors import UsageError
 from cloudtrain.system.plugins import DEFAULT_TARGET
@@ -47,6 +48,8 @@ class TrainingLaunch:
     variables: dict[str, str] = field(default_factory=dict)
     lost: dict[str, str] = field(default_factory=dict)
     """Maps each option that no job can express to the reason."""
+    unknown: set[str] = field(default_factory=set)
+    """The fields of the job whose values the line leaves to a running shell."""
     name: str | None = None
     gpus: int | None = None
     gpu: str | None = None
@@ -76,9 +79,24 @@ def read_launch(words: Sequence[str], folder: str = ".") -> TrainingLaunch:
     assert tool is not None, "the caller has looked"
     name, skip = tool
     launch = _READERS[name](words[skip:], folder)
+    if name != "framework":
+        _settle_python(launch, words[0])
     if not launch.program:
         raise cannot_adopt(f"the `{name}` line names no script", "add the script and its arguments")
     return launch
+
+
+def _settle_python(launch: TrainingLaunch, program: str) -> None:
+    """Keep the interpreter that a launch line names, or that is beside its launcher."""
+    folder, name = os.path.split(program)
+    is_python = name.startswith("python")
+    if program in ("python", "python3") or not (folder or is_python):
+        return
+    python = program if is_python else f"{folder}/python"
+    if isinstance(program, Open) or (folder and not os.path.isabs(python)):
+        launch.lost[program[:80]] = "write the interpreter's absolute path as the setting `python`"
+    else:
+        launch.settings["python"] = python
 
 
 def tool_of(words: Sequence[str]) -> tuple[str, int] | None:
@@ -91,6 +109,8 @@ def tool_of(words: Sequence[str]) -> tuple[str, int] | None:
         return "mpirun", 1
     if first in ("torchrun", "deepspeed", "mpirun", "horovodrun"):
         return first, 1
+    if list(words[1:2]) == ["train"] and first in OPTIONS["frameworks"]["commands"]:
+        return "framework", 0
     subcommand = _SUBCOMMANDS.get(first)
     if subcommand and list(words[1:2]) == [subcommand]:
         return first, 2
@@ -109,7 +129,7 @@ def tool_of(words: Sequence[str]) -> tuple[str, int] | None:
     return ("python", skip) if is_script else None
 
 
-_SUBCOMMANDS = {"accelerate": "launch", "torchx": "run"}
+_SUBCOMMANDS = {"accelerate": "launch", "colossalai": "run", "torchx": "run"}
 """The command of a tool with several commands that starts a training."""
 
 _MODULES = {
@@ -137,7 +157,8 @@ def _options(words: Sequence[str], flags: Container[str]) -> tuple[Options, list
     while rest and rest[0].startswith("-") and rest[0] != "--":
         word, equals, value = rest.pop(0).partition("=")
         name = word.replace("_", "-")
-        if not equals and rest and name not in flags:
+        takes_next = not equals and name not in flags
+        if takes_next and rest and not rest[0].startswith("--"):
             value = rest.pop(0)
         options.setdefault(name, []).append(value)
     if rest[:1] == ["--"]:
@@ -194,6 +215,7 @@ def _torchrun(words: Sequence[str], folder: str) -> TrainingLaunch:  # noqa: ARG
             "a job has a fixed number of instances, so the larger number was used"
         )
     elif not colon and not nodes.isdecimal():
+        launch.unknown.add("resources.instance_count")
         launch.lost["--nnodes"] = _known_later(nodes, "resources.instance_count")
 
     count = _first(options, "--nproc-per-node", "1")
@@ -244,7 +266,7 @@ _ACCELERATE_COUNTS = {
 
 def _accelerate(words: Sequence[str], folder: str) -> TrainingLaunch:
     launch, options = _started("accelerate", words)
-    config = _accelerate_config(options, folder)
+    config = _accelerate_config(launch, options, folder)
 
     machines = _count(options, "--num-machines") or config.get("num_machines")
     if machines:
@@ -255,6 +277,7 @@ def _accelerate(words: Sequence[str], folder: str) -> TrainingLaunch:
     for name, field_name in _ACCELERATE_COUNTS.items():
         value = _first(options, name, "1")
         if value and not value.isdecimal():
+            launch.unknown.add(field_name)
             launch.lost[name] = _known_later(value, field_name)
     if total and int(total) % launch.instances:
         why = f"{total} processes cannot be shared out evenly among {launch.instances} instances"
@@ -303,12 +326,12 @@ def _lose_own_variables(
             launch.lost[name] = _SET_BY_ACCELERATE
 
 
-def _accelerate_config(options: Options, folder: str) -> dict[str, Any]:
+def _accelerate_config(launch: TrainingLaunch, options: Options, folder: str) -> dict[str, Any]:
     """Return the settings in the file that the line names; none without a file."""
     if "--config-file" not in options:
         return {}
     name = options["--config-file"][0]
-    config = _yaml(os.path.join(folder, name))
+    config = _yaml(_text(launch, "--config-file", folder, name), name)
     if "SAGEMAKER" in str(config.get("compute_environment", "")):
         hint = (
             "run the line, then adopt the job that it has created: `cloudtrain adopt "
@@ -337,7 +360,7 @@ def _deepspeed(words: Sequence[str], folder: str) -> TrainingLaunch:
     hostfiles = options.get("--hostfile") or options.get("-H")
     slots = []
     if hostfiles:
-        slots = _slots_in(os.path.join(folder, hostfiles[0]))
+        slots = _slots_in(_text(launch, "--hostfile", folder, hostfiles[0]))
     launch.instances = _count(options, "--num-nodes") or len(slots) or 1
     launch.processes = _count(options, "--num-gpus")
     if slots and not launch.processes:
@@ -360,10 +383,10 @@ def _deepspeed(words: Sequence[str], folder: str) -> TrainingLaunch:
     return launch
 
 
-def _slots_in(file: str) -> list[int]:
+def _slots_in(text: str) -> list[int]:
     """Return the slots of each host in a host file. A host without a number has one slot."""
     slots = []
-    for line in _text(file).splitlines():
+    for line in text.splitlines():
         host = line.split("#")[0]
         if host.strip():
             match = re.search(r"slots=(\d+)", host)
@@ -386,15 +409,18 @@ def _mpirun(words: Sequence[str], folder: str) -> TrainingLaunch:
         elif name in ("--npernode", "--N"):
             launch.processes = _take_count(rest)
         elif name in ("--H", "--host") and rest:
-            hosts = rest.pop(0).split(",")
-            slots = [int(host.partition(":")[2] or 1) for host in hosts]
+            hosts = rest.pop(0)
+            if isinstance(hosts, Open):
+                launch.lost[word] = _known_later(hosts, "resources.instance_count")
+            else:
+                slots = [int(host.partition(":")[2] or 1) for host in hosts.split(",")]
         elif name in ("--hostfile", "--machinefile") and rest:
-            slots = _slots_in(os.path.join(folder, rest.pop(0)))
+            slots = _slots_in(_text(launch, name, folder, rest.pop(0)))
         elif name == "--x" and rest:
             passed_on += ["-x", rest.pop(0)]
         elif name == "--mca" and len(rest) > 1:
             passed_on += ["--mca", rest.pop(0), rest.pop(0)]
-        elif word not in OPTIONS["mpirun"]["known"]:
+        elif name not in OPTIONS["mpirun"]["known"]:
             option = word
             takes_value = "=" not in word and name not in OPTIONS["mpirun"]["flags"]
             if takes_value and rest and not rest[0].startswith("-"):
@@ -406,6 +432,7 @@ def _mpirun(words: Sequence[str], folder: str) -> TrainingLaunch:
         launch.distribution["options"] = shlex.join(passed_on)
 
     if rest and re.fullmatch(r"python[0-9.]*", os.path.basename(rest[0])):
+        _settle_python(launch, rest[0])
         del rest[: 1 + _python_options(rest[1:])]
         if rest[:1] == ["-m"]:
             launch.is_module = True
@@ -490,8 +517,19 @@ def _python(words: Sequence[str], folder: str) -> TrainingLaunch:  # noqa: ARG00
     return TrainingLaunch("python", list(words))
 
 
+def _framework(words: Sequence[str], folder: str) -> TrainingLaunch:  # noqa: ARG001
+    launch = TrainingLaunch("framework", list(words), is_command=True)
+    launch.lost[" ".join(words[:2])] = (
+        "it starts its processes itself: the job runs it once on each instance, so adopt the "
+        "torchrun or accelerate line that it runs if it has several"
+    )
+    return launch
+
+
 _READERS = {
+    "framework": _framework,
     "torchrun": _torchrun,
+    "colossalai": _torchrun,
     "launch": _torch_launch,
     "accelerate": _accelerate,
     "deepspeed": _deepspeed,
@@ -502,21 +540,25 @@ _READERS = {
 }
 
 
-def _text(file: str) -> str:
-    """Return the text of a file that the line names. Raises UsageError if it cannot be read."""
+def _text(launch: TrainingLaunch, option: str, folder: str, file: str) -> str:
+    """Return the text of a file that an option names. A file that is not here is empty, and the
+    option is lost."""
     try:
-        return read_text(file)
+        return read_text(os.path.join(folder, file))
     except (OSError, Unreadable):
-        hint = "run this command in the folder where the launch line runs"
-        raise cannot_adopt(f"`{file}` cannot be read", hint) from None
+        launch.lost[option] = (
+            f"`{file}` cannot be read here: run this command where the file is, or write what it "
+            "says into the job file"
+        )
+        return ""
 
 
-def _yaml(file: str) -> dict[str, Any]:
-    """Return the fields in a YAML file; none if it holds no mapping."""
+def _yaml(text: str, file: str) -> dict[str, Any]:
+    """Return the fields in the text of a YAML file; none if it holds no mapping."""
     import yaml
 
     try:
-        data = yaml.safe_load(_text(file))
+        data = yaml.safe_load(text)
     except yaml.YAMLError:
         hint = "name the file that `accelerate config` writes"
         raise cannot_adopt(f"`{file}` is not YAML", hint) from None

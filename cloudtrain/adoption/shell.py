@@ -1,44 +1,54 @@
-"""Reads the commands of a shell script, with the variables whose values the script's text shows.
-Runs nothing."""
+"""Reads the commands that a shell script runs, with the variables whose values the script's text
+shows. Follows conditions that are known, loops, functions, `eval` and `source`. Runs nothing."""
 
 from __future__ import annotations
 
-import ast
-import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import TypeVar
 
-_MOST = 1 << 20
-"""Maximum length of a value. Variables that contain each other could grow without a limit."""
-
-_NAME = re.compile(r"[A-Za-z_]\w*")
-_ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\+?)=")
-# NAME, NAME[INDEX], NAME-DEFAULT, NAME:-DEFAULT
-_PARAMETER = re.compile(r"([A-Za-z_]\w*)(?:\[([@*]|\d+)\])?(?:(:?)-([^'\"\\]*))?", re.DOTALL)
-_SPACE = re.compile(r"[ \t\n]+")
-_REDIRECTION = re.compile(r"(?:\d*|&)(<<<|<<-?|>>|<>|[<>])(&?)")
-_PLAIN = re.compile(r'[^"\\$`]+')
-_ESCAPED = re.compile(r'\\[$`"\\\n]')
-"""A backslash in double quotes, and a character after which it does not stay."""
-_SEPARATOR = re.compile(r"&&|\|\||;;|\|&|[;&|()\n]")
-_KEYWORDS = frozenset(
-    "if then elif else while until do { } fi done ! time exec nohup command".split()
+from cloudtrain.adoption.expansion import (
+    IN_ENVIRONMENT,
+    MOST,
+    Value,
+    WordReader,
+    is_unknown,
+    marked,
+    matches,
+    result_of,
+    truth,
+    unknown,
+    without_marks,
 )
+
+_Result = TypeVar("_Result")
+
+_MOST_COMMANDS = 5000
+"""Maximum number of commands that are read. Functions that call each other could grow without a
+limit."""
+
+_MOST_TEXT = 1 << 18
+_MOST_ITEMS = 64
+_MOST_DEPTH = 20
+
+_ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\[[^]]*\])?(\+?)=")
+_REDIRECTION = re.compile(r"(?:\d*|&)(<<<|<<-?|>>|<>|[<>])(&?)")
+_SEPARATOR = re.compile(r"[;&|()\n]")
+_FIRST = re.compile(r";;&?|;&|\(\(|[()]|[^\s;&|()<>\"'$`\\]+")
+"""The plain word or the bracket with which a command begins."""
+_AND_OR = re.compile(r"[ \t]*(&&|\|\|)")
+_PIPE = re.compile(r"[ \t]*\|&?(?!\|)")
+_DEFINITION = re.compile(
+    r"(?:function[ \t]+([\w:.-]+)[ \t]*(?:\([ \t]*\))?|([\w:.-]+)[ \t]*\([ \t]*\))\s*(?=[{(])"
+)
+_IN_TEST = re.compile(r"(&&|\|\||[()<>])(?=\s)")
 _DECLARATIONS = frozenset("export declare local readonly typeset".split())
-
-
-class Open(str):
-    """A text with a part that only a running shell knows, such as `$1` or `$(date)`. This part is
-    kept as written."""
-
-    __slots__ = ()
-
-
-Value = str | list[str]
-
-Expansion = tuple[list[str], bool]
-"""The words that a part of a script expands to, and whether only a running shell knows them."""
+_BEFORE_COMMAND = frozenset("time exec nohup command builtin".split())
+_OF_FUNCTION = frozenset("local declare typeset".split())
+_SETTING = frozenset("read mapfile readarray let getopts".split())
+"""Commands that set the variables that they name."""
 
 
 @dataclass
@@ -49,410 +59,595 @@ class ShellCommand:
     """The command as written, on one line."""
     words: list[str] = field(default_factory=list)
     """The command's name and arguments, with variables replaced. An unknown variable makes the word
-    `Open`."""
+    `Open`. Empty if the command only sets variables."""
     assigned: dict[str, str] = field(default_factory=dict)
     """The variables set before the command's name, as in `A=1 train`."""
     exported: dict[str, str] = field(default_factory=dict)
     """The environment variables that the script has set by then."""
     after_pipe: bool = False
     """Whether the command reads the output of the command before it."""
+    line: int = 1
+    condition: str = ""
+    """If the script may not run the command: the condition that cannot be decided."""
+    document: str | None = None
+    """The here-document that the command reads."""
+    output: str = ""
+    """The file that the command writes to."""
 
 
-def commands_of(text: str, variables: Mapping[str, Value] | None = None) -> list[ShellCommand]:
-    """Return the commands of a script in order. Assignments and redirections are not commands;
-    `variables` are set at the start.
+@dataclass
+class _Script:
+    """What a script has set and run so far."""
+
+    variables: dict[str, Value]
+    read: Callable[[str], str | None]
+    """Returns the text of another script; None if it is not here."""
+    exported: dict[str, str] = field(default_factory=dict)
+    functions: dict[str, str] = field(default_factory=dict)
+    commands: list[ShellCommand] = field(default_factory=list)
+    condition: str = ""
+    """The outermost condition that cannot be decided around the current command."""
+    is_skipped: bool = False
+    """Whether the script does not run the current command."""
+    decides: bool = False
+    """Whether the current command decides what runs."""
+    holds: bool | None = True
+    """Whether the last command succeeded; None if the text does not show it."""
+    exports: set[str] = field(default_factory=set)
+    """Names that are exported once they are set."""
+    exports_all: bool = False
+    """Whether `set -a` exports what is set."""
+    locals: set[str] = field(default_factory=set)
+    """The variables of the current function."""
+    count: int = 0
+    depth: int = 0
+
+
+class _Left(Exception):
+    """The script, or the function, ends here."""
+
+
+def commands_of(
+    text: str,
+    variables: Mapping[str, Value] | None = None,
+    read: Callable[[str], str | None] = lambda _: None,
+) -> list[ShellCommand]:
+    """Return the commands that a script runs, in order. `variables` are set at the start; `@` are
+    the script's arguments. `read` returns the text of a script that this one sources. What sets
+    variables is a command only under a condition that cannot be decided.
 
     Raises:
-        ValueError: a quote or bracket is not closed, or a value is too long.
+        ValueError: a quote, a bracket or a loop is not closed, or a value is too long.
     """
-    return _Reader(text.replace("\r\n", "\n"), dict(variables or {})).commands()
+    if len(text) > _MOST_TEXT:
+        raise ValueError(f"it has more than {_MOST_TEXT >> 10} KiB")
+    script = _Script({}, read)
+    for name, value in (variables or {}).items():
+        script.variables[name] = marked(value) if isinstance(value, str) else value
+    text = without_marks(text.replace("\r\n", "\n"))
+    with suppress(_Left):
+        _Reader(text, script).read_list()
+    return script.commands
 
 
-class _Reader:
-    """Reads a script once from its beginning. A method reads what begins at `at`, and moves `at`
-    behind it."""
+class _Reader(WordReader):
+    """Reads the commands of a text once from its beginning."""
 
-    def __init__(self, text: str, variables: dict[str, Value]) -> None:
-        self.text = text
-        self.at = 0
-        self.variables = variables
-        self.exported: dict[str, str] = {}
-        self.documents: list[str] = []
-        """The last lines of the here-documents that begin below the current line."""
+    def __init__(self, text: str, script: _Script, line: int | None = None) -> None:
+        super().__init__(text, script.variables)
+        self.script = script
+        self.line = line
+        """The line of the script that runs this text; None for the script itself."""
+        self.documents: dict[int, int] = {}
+        """Maps the ends of lines to the ends of the here-documents that begin below them."""
 
-    def commands(self) -> list[ShellCommand]:
-        commands = list[ShellCommand]()
-        is_after_pipe = False
-        while self.at < len(self.text):
+    def read_list(self, *ends: str) -> str:
+        """Read commands up to one of the words `ends`. Return it."""
+        while True:
+            word = self._next()
             start = self.at
-            command, separator = self._command()
-            command.after_pipe = is_after_pipe
-            is_after_pipe = separator in ("|", "|&")
+            if word in ends:
+                self.at += len(word)
+                return word
+            if self.at >= len(self.text):
+                if ends:
+                    raise ValueError(f"`{ends[-1]}` is missing")
+                return ""
+            self._and_or()
+            if self.at == start:
+                raise ValueError(f"`{self.text[start]}` begins no command")
 
-            lines = self.text[start : self.at].replace("\\\n", " ")
-            command.text = " ".join(lines.split()).rstrip("&|;() ")
-
-            if command.words and not self._declares(command):
-                command.exported = dict(self.exported)
-                commands.append(command)
-            if separator == "\n":
-                self._skip_documents()
-        return commands
-
-    def _command(self) -> tuple[ShellCommand, str]:
-        """Read a command. Return it with what ends it, such as `;`; empty at the end of the text.
-        The command has no words if the text only sets variables."""
-        command = ShellCommand("")
+    def _next(self) -> str:
+        """Move to the next command. Return the plain word with which it begins."""
         while self.at < len(self.text):
-            redirection = _REDIRECTION.match(self.text, self.at)
-            separator = _SEPARATOR.match(self.text, self.at)
+            letter = self.text[self.at]
+            if letter == "\n":
+                self.at = self.documents.get(self.at, self.at + 1)
+            elif letter in " \t" or (letter == ";" and self.text[self.at + 1 : self.at + 2] != ";"):
+                self.at += 1
+            elif self.text.startswith("\\\n", self.at):
+                self.at += 2
+            elif letter == "#":
+                self.at = self._line_end(self.at)
+            else:
+                break
+        match = _FIRST.match(self.text, self.at)
+        return match[0] if match else ""
+
+    def _and_or(self) -> None:
+        """Read commands that are joined by `&&` and `||`."""
+        start = self.at
+        first = len(self.script.commands)
+        has_alternative = False
+        self._pipeline()
+        while match := _AND_OR.match(self.text, self.at):
+            condition = self._shown(start)
+            self.at = match.end()
+            holds = self.script.holds
+            if match[1] == "||":
+                has_alternative = True
+                holds = None if holds is None else not holds
+            self._under(holds, condition, self._pipeline)
+        if has_alternative:  # a line of setup keeps what runs if it fails
+            for command in self.script.commands[first:]:
+                command.text = self._shown(start)
+        while self.text.startswith((" ", "\t", "&"), self.at):
+            self.at += 1
+
+    def _pipeline(self) -> None:
+        is_after_pipe = False
+        while True:
+            self._command(is_after_pipe)
+            match = _PIPE.match(self.text, self.at)
+            if not match:
+                return
+            self.at = match.end()
+            is_after_pipe = True
+
+    def _shown(self, start: int) -> str:
+        """Return the text since `start` on one line."""
+        text = self.text[start : self.at].replace("\\\n", " ")
+        return " ".join(text.split())
+
+    def _under(self, holds: bool | None, condition: str, read: Callable[[], _Result]) -> _Result:
+        """Read commands that run if `holds`. None means that `condition` cannot be decided: then
+        they count as not run, so the variables that they set keep their values."""
+        script = self.script
+        before = (script.condition, script.is_skipped)
+        held = script.holds
+        variables = dict(script.variables)
+        exported = dict(script.exported)
+        script.is_skipped = script.is_skipped or holds is False
+        if holds is None:
+            script.condition = script.condition or condition or "a condition"
+        result = read()
+        script.condition, script.is_skipped = before
+        if not holds:
+            script.variables.clear()
+            script.variables.update(variables)
+            script.exported = exported
+            script.holds = None if holds is None else held
+        return result
+
+    def _command(self, is_after_pipe: bool = False) -> None:
+        script = self.script
+        script.count += 1
+        if script.count > _MOST_COMMANDS:
+            raise ValueError("it has too many commands")
+
+        word = self._next()
+        compound = _COMPOUNDS.get(word)
+        definition = _DEFINITION.match(self.text, self.at)
+        if compound:
+            self.at += len(word)
+            compound(self, word)
+            self._redirections(ShellCommand(""))
+        elif word == "!":
+            self.at += 1
+            self._command()
+            script.holds = None if script.holds is None else not script.holds
+        elif definition:
+            self.at = definition.end()
+            start = self.at
+            self._under(False, "", self._command)
+            if not script.is_skipped:
+                script.functions[definition[1] or definition[2]] = self.text[start : self.at]
+        else:
+            self._simple(is_after_pipe)
+
+    def _decided(self, end: str) -> bool | None:
+        """Read a condition up to the word `end`. Return whether it holds; None if the script's text
+        does not show it."""
+        before = self.script.decides
+        self.script.decides = True
+        self.read_list(end)
+        self.script.decides = before
+        return self.script.holds
+
+    def _if(self, word: str) -> None:
+        """Read all branches. A condition that cannot be decided counts as not met, unless the
+        script ends then."""
+        script = self.script
+        start = self.at - len(word)
+        first = len(script.commands)
+        undecided = list[int]()
+        is_done = False
+        while word in ("if", "elif"):
+            holds = self._under(not is_done, "", lambda: self._decided("then"))
+            holds = False if is_done else holds
+            if holds is None:
+                undecided.append(self.at)
+            condition = self._shown(start)
+            word = self._under(holds, condition, lambda: self.read_list("elif", "else", "fi"))
+            is_done = is_done or holds is True
+        if word == "fi":
+            if not undecided and not is_done:
+                script.holds = True
+            return
+
+        start = self.at
+        is_run = not is_done
+        if undecided and is_run and not script.is_skipped:
+            self._under(False, "", lambda: self.read_list("fi"))
+            end = self.at
+            self.at = start
+            if re.search(r"\bexit\b", self.text[start:end]):
+                del script.commands[first:]
+                self.at = undecided[0]
+                self.read_list("elif", "else", "fi")
+                self.at = end
+                return
+        self._under(is_run, "", lambda: self.read_list("fi"))
+
+    def _for(self, word: str) -> None:
+        start = self.at - len(word)
+        name = ""
+        items = self.variables.get("@")
+        if self._next() == "((":
+            self.at = self._closing(self.at, "(", ")")
+            items = None
+        else:
+            name = self._next()
+            self.at += len(name)
+            if self._next() == "in":
+                self.at += 2
+                items = self._words(";\n")
+        condition = self._shown(start)
+        self._next()
+        self.at += len("do")
+
+        body = self.at
+        if not isinstance(items, list) or any(map(is_unknown, items)) or len(items) > _MOST_ITEMS:
+            self.variables[name] = unknown(f"${name}", is_of_script=True)
+            self._under(None, condition, lambda: self.read_list("done"))
+        elif not items or self.script.is_skipped:
+            self._under(False, "", lambda: self.read_list("done"))
+        else:
+            for item in items:
+                self.at = body
+                self.variables[name] = item
+                self.read_list("done")
+
+    def _while(self, word: str) -> None:
+        """Read a loop, and run it as long as its condition is known to hold."""
+        start = self.at - len(word)
+        condition_start = self.at
+        for _ in range(_MOST_ITEMS):
+            self.at = condition_start
+            holds = self._decided("do")
+            if word == "until" and holds is not None:
+                holds = not holds
+            condition = self._shown(start)
+            if not holds or self.script.is_skipped:
+                break
+            self.read_list("done")
+            if "$" not in condition:  # a loop that only a signal ends
+                return
+        else:
+            raise ValueError("a loop does not end")
+        is_over = False if holds is False else None
+        self._under(is_over, condition, lambda: self.read_list("done"))
+        self.script.holds = holds is False or None
+
+    def _case(self, _: str) -> None:
+        start = self.at - len("case")
+        self._next()
+        subject = self.text_word()
+        self._next()
+        self.at += len("in")
+        is_done = False
+        shown = self._shown(start)
+        while self._next() != "esac":
+            if self.text.startswith("(", self.at):
+                self.at += 1
+            end = self._find(")", self.at)
+            patterns = self.text[self.at : end]
+            self.at = end + 1
+            holds: bool | None = False
+            if not is_done:
+                holds = self._matches(subject, patterns)
+            word = self._under(
+                holds, f"{shown} {patterns})", lambda: self.read_list(";;", ";&", ";;&", "esac")
+            )
+            is_done = is_done or holds is True
+            if word == "esac":
+                return
+        self.at += len("esac")
+
+    def _matches(self, subject: str, patterns: str) -> bool | None:
+        """Return whether a value has one of the patterns `A|B`; None if that is not known."""
+        results = []
+        for pattern in patterns.split("|"):
+            word = WordReader(pattern.strip(), self.variables).text_word("")
+            results.append(matches(word, subject))
+        if True in results:
+            return True
+        return None if None in results else False
+
+    def _group(self, word: str) -> None:
+        """Read `{ ...; }`, or `( ... )`, whose variables are its own."""
+        if word == "{":
+            self.read_list("}")
+            return
+        before = dict(self.variables)
+        self.read_list(")")
+        self.variables.clear()
+        self.variables.update(before)
+
+    def _arithmetic(self, word: str) -> None:
+        start = self.at
+        self.at = self._closing(start - len(word), "(", ")")
+        for name in re.findall(r"[A-Za-z_]\w*", self.text[start : self.at]):
+            self.variables[name] = unknown(f"${name}", is_of_script=True)
+        self.script.holds = None
+
+    def _test(self, _: str) -> None:
+        """Read `[[ ... ]]`."""
+        words = list[str]()
+        while not self.text.startswith("]]", self.at):
+            symbol = _IN_TEST.match(self.text, self.at)
+            if self.at >= len(self.text):
+                raise ValueError("`]]` is missing")
+            if symbol:
+                words.append(symbol[0])
+                self.at = symbol.end()
+            elif self.text[self.at] in " \t\n\\":
+                self.at += 1
+            else:
+                words += self.word(split=False, ends=" \t\n")
+        self.at += len("]]")
+        self.script.holds = truth(words)
+
+    def _simple(self, is_after_pipe: bool) -> None:
+        """Read a simple command and carry it out."""
+        start = self.at
+        line = self.line or self.text.count("\n", 0, start) + 1
+        command = ShellCommand("", after_pipe=is_after_pipe, line=line)
+        command.condition = self.script.condition
+        self._redirections(command)
+        while self.at < len(self.text) and not _SEPARATOR.match(self.text, self.at):
             takes_assignments = not command.words or command.words[0] in (*_DECLARATIONS, "env")
             assignment = _ASSIGNED.match(self.text, self.at) if takes_assignments else None
+            if assignment:
+                self._assign(assignment, command)
+            else:
+                words = self.word()
+                is_prefix = not command.words and words and words[0] in _BEFORE_COMMAND
+                # `command -v` is a command of its own
+                if not is_prefix or self.text.startswith(" -", self.at):
+                    command.words += words
+            self._redirections(command)
+        command.text = self._shown(start)
+        if not self.script.is_skipped:
+            self._run(command)
 
+    def _redirections(self, command: ShellCommand) -> None:
+        """Read spaces, a comment and redirections."""
+        while self.at < len(self.text):
+            redirection = _REDIRECTION.match(self.text, self.at)
             if self.text.startswith("\\\n", self.at):
                 self.at += 2
             elif self.text[self.at] in " \t":
                 self.at += 1
             elif self.text[self.at] == "#":
-                self._skip_line()
+                self.at = self._line_end(self.at)
             elif redirection:
-                self._redirect(redirection)
-            elif separator:
-                self.at = separator.end()
-                self._end(command)
-                return command, separator[0]
-            elif assignment:
-                self._assign(assignment, command)
+                self._redirect(redirection, command)
             else:
-                words = self._word()
-                # a keyword at the beginning is followed by the command itself
-                if command.words or words != words[:1] or words[0] not in _KEYWORDS:
-                    command.words += words
-        self._end(command)
-        return command, ""
+                return
 
-    def _end(self, command: ShellCommand) -> None:
-        """Set the script's variables, if the command only assigns. Before a command's name, they
-        are set for that command alone."""
-        if command.words:
-            return
-        self.variables |= command.assigned
-        for name, value in command.assigned.items():
-            if name in self.exported:
-                self.exported[name] = value
-
-    def _declares(self, command: ShellCommand) -> bool:
-        """Carry out a command that sets variables. Return whether the command is one."""
-        if command.words[0] == "unset":
-            for name in command.words[1:]:
-                self.variables.pop(name, None)
-                self.exported.pop(name, None)
-            return True
-        if command.words[0] not in _DECLARATIONS:
-            return False
-        self.variables |= command.assigned
-        if command.words[0] == "export" or "-x" in command.words:
-            self.exported |= command.assigned
-            for name in command.words[1:]:
-                value = self.variables.get(name)
-                if isinstance(value, str):
-                    self.exported[name] = value
-        return True
-
-    def _assign(self, match: re.Match[str], command: ShellCommand) -> None:
-        """Read the value after `NAME=` or `NAME+=`. An array is set at once, a text when the
-        command ends."""
-        self.at = match.end()
-        name, plus = match.groups()
-        before = self.variables.get(name) if plus else None
-        if self.text.startswith("(", self.at):
-            self.at += 1
-            items = [before] if isinstance(before, str) else before or []
-            self.variables[name] = [*items, *self._array()]
-            return
-
-        words = self._word(split=False)
-        value = _joined(" ", words)
-        if not isinstance(before, str):
-            before = ""
-        command.assigned[name] = _joined("", (before, value))
-
-    def _array(self) -> list[str]:
-        """Read the words of an array, after its opening bracket."""
-        words = list[str]()
-        while self.at < len(self.text):
-            if self.text[self.at] in " \t\n":
-                self.at += 1
-            elif self.text[self.at] == "#":
-                self._skip_line()
-            elif self.text[self.at] == ")":
-                self.at += 1
-                return words
-            else:
-                words += self._word(in_array=True)
-        raise ValueError("the bracket of an array is not closed")
-
-    def _word(self, *, split: bool = True, in_array: bool = False) -> list[str]:
-        """Read a word. Return the words that it expands to; with `split=False`, at least one."""
-        ends = " \t\n)" if in_array else " \t\n;&|()<>"
-        result = _Words()
-        while self.at < len(self.text) and self.text[self.at] not in ends:
-            letter = self.text[self.at]
-            if self.text.startswith("\\\n", self.at):
-                self.at += 2
-            elif letter in "'\\":
-                result.add([self._literal()])
-            elif letter == '"':
-                result.add(*self._quoted())
-            elif letter in "$`":
-                values, unknown = self._expanded()
-                if split and not unknown:
-                    result.add_split(values)
-                else:
-                    result.add(values, unknown)
-            else:
-                self.at += 1
-                result.add([letter], letter == "~" and result.current is None)
-        if not split:
-            result.add([""])
-        return result.end()
-
-    def _literal(self) -> str:
-        """Read a text in single quotes, or a backslash with the character after it."""
-        if self.text[self.at] == "\\":
-            self.at += 2
-            # a backslash at the end of a line joins it with the next one
-            return self.text[self.at - 1 : self.at].replace("\n", "")
-        end = self._find("'", self.at + 1)
-        text = self.text[self.at + 1 : end]
-        self.at = end + 1
-        return text
-
-    def _quoted(self) -> Expansion:
-        """Read a text in double quotes. Return several words, or none, if it contains all words of
-        an array."""
-        self.at += 1
-        words = [""]
-        is_open = False
-        has_empty_array = False
-        while self.at < len(self.text):
-            letter = self.text[self.at]
-            if letter == '"':
-                self.at += 1
-                if has_empty_array and words == [""]:
-                    words = []
-                return words, is_open
-
-            unknown = False
-            if _ESCAPED.match(self.text, self.at):
-                values = [self._literal()]
-            elif letter in "$`":
-                values, unknown = self._expanded(quoted=True)
-                has_empty_array = has_empty_array or not values
-            else:
-                plain = _PLAIN.match(self.text, self.at)
-                values = [plain[0] if plain else letter]
-                self.at += len(values[0])
-            # a part joins the word before it; the other values of an array are words of their own
-            words[-1] += "".join(values[:1])
-            words += values[1:]
-            is_open = is_open or unknown
-        raise ValueError("a quote is not closed")
-
-    def _expanded(self, *, quoted: bool = False) -> Expansion:
-        """Read what begins with `$` or a backtick. Return its value, or the values of an array, and
-        whether only a running shell knows them."""
-        start = self.at
-        following = self.text[start + 1 : start + 2]
-        name = _NAME.match(self.text, start + 1)
-        is_open = True
-        parameter = ""
-
-        if self.text[start] == "`":
-            self.at = self._find("`", start + 1) + 1
-        elif following == "'" and not quoted:
-            self.at = self._find("'", start + 2) + 1
-        elif following == "(":
-            self.at = self._closing(start + 1, "(", ")")
-        elif following == "{":
-            self.at = self._closing(start + 1, "{", "}")
-            parameter = self.text[start + 2 : self.at - 1]
-        elif name:
-            self.at = name.end()
-            parameter = name[0]
-        elif following and following in "@*#?$!-0123456789":
-            self.at += 2
-        else:  # a plain dollar sign
-            self.at += 1
-            is_open = False
-
-        raw = self.text[start : self.at]
-        match = _PARAMETER.fullmatch(parameter)
-        if match:
-            return self._value(match, raw, quoted)
-        if raw.startswith("$((") and raw.endswith("))"):
-            value = self._computed(raw[3:-2])
-            if value is not None:
-                return [value], False
-        return [raw], is_open
-
-    def _value(self, match: re.Match[str], raw: str, quoted: bool) -> Expansion:
-        """Return the value of a variable, or the values of an array, and whether a part of it is
-        `Open`. `raw` is the parameter as written."""
-        name, index, colon, default = match.groups()
-        value = self.variables.get(name)
-        if value is None and default is None:
-            return [raw], True
-
-        words = [value] if isinstance(value, str) else value or []
-        if index not in ("@", "*"):
-            place = int(index or 0)
-            # an open text may be several words, or none, so the place is not known
-            if _has_open(words[:place]):
-                return [raw], True
-            words = words[place : place + 1]
-        if default is not None and (not words or (colon and not any(words))):
-            words = _Reader(f'"{default}"', self.variables)._word(split=False)
-
-        is_open = _has_open(words)
-        if index == "*" and quoted:
-            words = [" ".join(words)]
-        if not words and index != "@":
-            words = [""]
-        return words, is_open
-
-    def _computed(self, text: str) -> str | None:
-        """Return the value of an arithmetic expression of known whole numbers; None for other
-        expressions."""
-
-        def named(match: re.Match[str]) -> str:
-            value = self.variables.get(match[1])
-            if isinstance(value, str) and value.isdecimal():
-                return value
-            return "?"  # not known: the pattern below refuses it
-
-        numbers = re.sub(r"\$?\{?([A-Za-z_]\w*)\}?", named, text)
-        if not re.fullmatch(r"[\d\s()+*/%-]{1,80}", numbers):
-            return None
-        try:
-            expression = ast.parse(numbers.strip(), mode="eval")
-            return str(_number(expression.body))
-        except (SyntaxError, ValueError, ZeroDivisionError):
-            return None
-
-    def _redirect(self, match: re.Match[str]) -> None:
-        """Read where a redirection leads, and note the last line of a here-document."""
+    def _redirect(self, match: re.Match[str], command: ShellCommand) -> None:
+        """Read where a redirection leads, and the here-document below the line."""
         self.at = match.end()
         if self.text.startswith("(", self.at):
             self.at = self._closing(self.at, "(", ")")
             return
         while self.text.startswith((" ", "\t"), self.at):
             self.at += 1
-        words = self._word(split=False)
+        start = self.at
+        word = self.text_word()
         if match[1] in ("<<", "<<-"):
-            self.documents.append("".join(words))
+            command.document = self._document(self.text[start : self.at])
+        elif match[1] == ">":
+            command.output = result_of(word)
 
-    def _skip_documents(self) -> None:
-        while self.documents:
-            last_line = self.documents.pop(0)
-            while self.at < len(self.text):
-                start = self.at
-                self._skip_line()
-                line = self.text[start : self.at].strip()
-                self.at += 1
-                if line == last_line:
-                    break
-
-    def _skip_line(self) -> None:
-        end = self.text.find("\n", self.at)
-        self.at = len(self.text) if end < 0 else end
-
-    def _find(self, mark: str, start: int) -> int:
-        """Return the place of the next `mark`, which closes a quote."""
-        end = self.text.find(mark, start)
-        if end < 0:
-            raise ValueError("a quote is not closed")
-        return end
-
-    def _closing(self, start: int, opening: str, closing: str) -> int:
-        """Return the place after the bracket that closes the one at `start`."""
-        depth = 0
-        at = start
+    def _document(self, mark: str) -> str:
+        """Return the lines below the current line up to `mark`. Variables are replaced in them,
+        unless the mark has quotes."""
+        last_line = re.sub(r"['\"\\]", "", mark)
+        line_end = re.compile(r"(?<!\\)\n").search(self.text, self.at)
+        end = line_end.start() if line_end else len(self.text)
+        at = self.documents.get(end, end + 1)
+        lines = list[str]()
         while at < len(self.text):
-            letter = self.text[at]
-            if letter == "\\":
-                at += 1
-            elif letter in "'\"":
-                at = self._find(letter, at + 1)
-            depth += (letter == opening) - (letter == closing)
-            at += 1
-            if not depth:
-                return at
-        raise ValueError(f"a `{opening}` is not closed")
+            line = self.text[at : self._line_end(at)]
+            at += len(line) + 1
+            if line.strip() == last_line:
+                break
+            lines.append(line)
+        self.documents[end] = at
+        document = "\n".join(lines)
+        if mark != last_line:
+            return document
+        return result_of(" ".join(WordReader(document, self.variables).quoted("")))
+
+    def _assign(self, match: re.Match[str], command: ShellCommand) -> None:
+        """Read the value after `NAME=` or `NAME+=`. An array is set at once, a text when the
+        command ends."""
+        self.at = match.end()
+        name, index, plus = match.groups()
+        before = self.variables.get(name) if plus else None
+        if self.text.startswith("(", self.at):
+            self.at += 1
+            items = [before] if isinstance(before, str) else before or []
+            self.variables[name] = [*items, *self._words(")")]
+            self.at += 1
+            return
+
+        value = self.text_word()
+        if not isinstance(before, str):
+            before = ""
+        if len(before) + len(value) > MOST:
+            raise ValueError("a variable is too long")
+        command.assigned[name] = unknown(f"${name}", is_of_script=True) if index else before + value
+
+    def _words(self, ends: str) -> list[str]:
+        """Read words up to one of the characters `ends`."""
+        words = list[str]()
+        while self.at < len(self.text):
+            if self.text[self.at] in ends:
+                return words
+            if self.text.startswith("\\\n", self.at):
+                self.at += 2
+            elif self.text[self.at] in " \t\n":
+                self.at += 1
+            elif self.text[self.at] == "#":
+                self.at = self._line_end(self.at)
+            else:
+                words += self.word(ends=f" \t\n{ends}")
+        raise ValueError("the bracket of an array is not closed")
+
+    def _line_end(self, at: int) -> int:
+        end = self.text.find("\n", at)
+        return len(self.text) if end < 0 else end
+
+    def _run(self, command: ShellCommand) -> None:
+        """Carry out what a command does to the script, or add it to the script's commands."""
+        script = self.script
+        name, *arguments = command.words or [""]
+        script.holds = None if script.decides else True
+        if name in ("[", "test"):
+            script.holds = truth(arguments[:-1] if name == "[" else arguments)
+        elif name in ("true", ":", "false"):
+            script.holds = name != "false"
+        elif name in ("exit", "return") and not script.condition:
+            self._record(command)
+            raise _Left(name)
+        elif name in script.functions:
+            self.variables |= command.assigned
+            outer = dict(self.variables)
+            names, script.locals = script.locals, set()
+            self._call(script.functions[name], command, arguments)
+            for each in script.locals:
+                self.variables[each] = outer.get(each, [])
+            script.locals = names
+        elif name == "eval" and not (arguments and is_unknown(arguments[0][:1])):
+            self._call(result_of(" ".join(arguments)), command, None)
+        elif name in ("source", ".") and (text := script.read(result_of("".join(arguments[:1])))):
+            self._call(text, command, arguments[1:] or None)
+        elif not name or not self._sets(command):
+            if not name:
+                self._set(command.assigned)
+            if name or (script.condition and command.assigned):
+                self._record(command)
+
+    def _record(self, command: ShellCommand) -> None:
+        """Add a command to those that the script runs."""
+        command.words = list(map(result_of, command.words))
+        command.assigned = _results_of(command.assigned)
+        command.exported = _results_of(self.script.exported)
+        self.script.commands.append(command)
+
+    def _set(self, assigned: Mapping[str, str]) -> None:
+        """Set variables. Those that the shell has from its environment are exported already."""
+        script = self.script
+        self.variables |= assigned
+        for name, value in assigned.items():
+            is_exported = name in script.exported or name in script.exports
+            if is_exported or script.exports_all or IN_ENVIRONMENT.fullmatch(name):
+                script.exported[name] = value
+
+    def _sets(self, command: ShellCommand) -> bool:
+        """Carry out a command that sets variables. Return whether it is one, and runs."""
+        exported = self.script.exported
+        name, *arguments = command.words
+        if name == "unset":
+            for each in arguments:
+                self.variables[each] = []
+                exported.pop(each, None)
+        elif name == "read" and command.document is not None:
+            self.variables[arguments[-1]] = marked(command.document)
+        elif name in _SETTING:
+            for each in re.findall(r"(?<![\w-])[A-Za-z_]\w*", " ".join(arguments)):
+                self.variables[each] = unknown(f"${each}", is_of_script=True)
+        elif name == "shift":
+            values = self.variables.pop("@", None)
+            count = "".join(arguments) or "1"
+            if values is not None and count.isdecimal():
+                self.variables["@"] = list(values[int(count) :])
+        elif name == "set" and arguments[:1] == ["--"]:
+            self.variables["@"] = arguments[1:]
+        elif name == "set" and arguments in (["-a"], ["+a"]):
+            self.script.exports_all = arguments == ["-a"]
+        elif name in _DECLARATIONS and not any(map(is_unknown, arguments)):
+            if name in _OF_FUNCTION:
+                self.script.locals |= {*command.assigned, *arguments}
+            self._set(command.assigned)
+            if name == "export" or "-x" in arguments:
+                exported |= command.assigned
+                self.script.exports.update(arguments)
+                for each in arguments:
+                    value = self.variables.get(each)
+                    if isinstance(value, str):
+                        exported[each] = value
+        else:
+            return False
+        return not self.script.condition
+
+    def _call(self, text: str, command: ShellCommand, arguments: list[str] | None) -> None:
+        """Run a text, such as the body of a function, with `arguments`; None if it has those of the
+        script."""
+        script = self.script
+        if script.depth > _MOST_DEPTH:
+            raise ValueError("its functions call each other without an end")
+        before = self.variables.get("@")
+        if arguments is not None:
+            self.variables["@"] = arguments
+        script.depth += 1
+        try:
+            _Reader(text, script, command.line).read_list()
+        except _Left as left:
+            if left.args == ("exit",):
+                raise
+        script.depth -= 1
+        if before is None:
+            self.variables.pop("@", None)
+        else:
+            self.variables["@"] = before
 
 
-class _Words:
-    """The words to which one word expands, built from its parts."""
-
-    def __init__(self) -> None:
-        self.current: str | None = None
-        """The word so far; None before its first part."""
-        self._open = False
-        self._words = list[str]()
-
-    def add(self, values: Sequence[str], unknown: bool = False) -> None:
-        """Append a part. Between two values, a new word begins."""
-        for number, value in enumerate(values):
-            if number:
-                self.end()
-            self.current = (self.current or "") + value
-            self._open = self._open or unknown
-            if len(self.current) > _MOST or len(self._words) > _MOST:
-                raise ValueError("a variable is too long")
-
-    def add_split(self, values: Sequence[str]) -> None:
-        """Append the value of a variable outside of quotes, whose spaces separate words."""
-        for number, value in enumerate(values):
-            if number or _SPACE.match(value):
-                self.end()
-            self.add([part for part in _SPACE.split(value) if part])
-            if _SPACE.match(value[-1:]):
-                self.end()
-
-    def end(self) -> list[str]:
-        """End the current word. Return all words."""
-        if self.current is not None:
-            self._words.append(Open(self.current) if self._open else self.current)
-        self.current = None
-        self._open = False
-        return self._words
+_COMPOUNDS: dict[str, Callable[[_Reader, str], None]] = {
+    "if": _Reader._if,
+    "for": _Reader._for,
+    "while": _Reader._while,
+    "until": _Reader._while,
+    "case": _Reader._case,
+    "{": _Reader._group,
+    "(": _Reader._group,
+    "((": _Reader._arithmetic,
+    "[[": _Reader._test,
+}
 
 
-def _joined(separator: str, parts: Sequence[str]) -> str:
-    """Join the parts of a value. The result is `Open` if one of them is."""
-    text = separator.join(parts)
-    if len(text) > _MOST:
-        raise ValueError("a variable is too long")
-    return Open(text) if _has_open(parts) else text
-
-
-def _has_open(parts: Sequence[str]) -> bool:
-    return any(isinstance(part, Open) for part in parts)
-
-
-def _number(node: ast.expr) -> int:
-    """Return the value of an arithmetic expression. Raises ValueError for any other expression."""
-    if isinstance(node, ast.Constant) and isinstance(node.value, int):
-        return node.value
-    if isinstance(node, ast.BinOp):
-        left, right = _number(node.left), _number(node.right)
-        for kind, compute in _OPERATIONS.items():
-            if isinstance(node.op, kind):
-                return compute(left, right)
-    raise ValueError("not arithmetic")
-
-
-_OPERATIONS: dict[type[ast.operator], Callable[[int, int], int]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
-    ast.Div: lambda a, b: int(a / b), ast.Mod: operator.mod,
-}  # fmt: skip
+def _results_of(variables: Mapping[str, str]) -> dict[str, str]:
+    return {name: result_of(value) for name, value in variables.items()}

@@ -360,7 +360,9 @@ def _draft(launch: TrainingLaunch, place: Path) -> Draft:
     }
 
     hyperparameters = None
-    if not launch.is_module and not launch.is_command:
+    is_script = not launch.is_module and not launch.is_command
+    # a script outside of `source_dir` can only be a word of a command
+    if is_script and not os.path.isabs(program):
         hyperparameters = read_hyperparameters(arguments)
     # another order or another spelling of the arguments may matter to the script
     if hyperparameters is None or [*hyperparameter_argv(hyperparameters)] != arguments:

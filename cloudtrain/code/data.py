@@ -52,11 +52,12 @@ class DataFile(NamedTuple):
 
 class LocalData(NamedTuple):
     """The files of local data, sorted by the bytes of their paths, with their hash and their total
-    size in bytes."""
+    size in bytes. `linked` are the paths of those whose content is outside of the folder."""
 
     files: tuple[DataFile, ...]
     sha256: str
     size: int
+    linked: tuple[str, ...] = ()
 
 
 def read_data(place: str) -> LocalData:
@@ -69,7 +70,7 @@ def read_data(place: str) -> LocalData:
     """
     for pause in (*PAUSES, None):  # None for the last attempt
         try:
-            return _hashed(_files_of(place), os.path.isfile(place))
+            return _hashed(_files_of(place), os.path.realpath(place), os.path.isfile(place))
         except OSError as error:
             file = error.filename or place
             # A file that is gone was removed after the listing. Any other error will stay.
@@ -147,17 +148,20 @@ def _data_file(path: str, place: Path) -> DataFile:
 
 
 @lru_cache(maxsize=16)
-def _hashed(files: tuple[DataFile, ...], alone: bool) -> LocalData:
-    """Return the files with their hash. `alone` says that the data is a single file, whose hash
-    differs from the hash of a folder with only this file."""
+def _hashed(files: tuple[DataFile, ...], root: str, alone: bool) -> LocalData:
+    """Return the files of the folder `root` with their hash. `alone` says that the data is a single
+    file, whose hash differs from the hash of a folder with only this file."""
     places = [os.path.realpath(file.place) for file in files]
     sizes = [file.size for file in files]
     digests = hash_files(places, sizes, [None] * len(files))
 
     entries = []
-    for file, digest in zip(files, digests, strict=True):
+    linked = []
+    for file, real, digest in zip(files, places, digests, strict=True):
         if not isinstance(digest, Digest):
             raise digest
+        if not alone and not real.startswith(f"{root}/"):
+            linked.append(file.path)
         # The mark of an executable file makes the hash of a single file differ.
         entries.append(Entry(file.path, digest.size, alone, digest.sha256))
-    return LocalData(files, content_hash(entries), sum(sizes))
+    return LocalData(files, content_hash(entries), sum(sizes), tuple(linked))

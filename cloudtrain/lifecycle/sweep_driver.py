@@ -154,7 +154,10 @@ class Driver:
 
     def _step(self) -> bool:
         """Check every running trial once, and start a new trial if fewer than `parallel` are
-        running. Return whether anything changed."""
+        running. Return whether anything changed. If the sweep's folder was removed, exit: nobody
+        could find or stop what this process starts."""
+        if not self._folder.specification.exists():
+            sys.exit()
         study = self._journal.study
         progress = dict(self._progress)
         happened = False

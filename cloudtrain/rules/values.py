@@ -559,7 +559,8 @@ def image_reference(subject: Subject) -> Iterator[Fault]:
     instances start but cannot pull the image.
     """
     for reference, path in subject.reading.images:
-        if not is_reference(reference):
+        # a cluster's containers may also be files
+        if not is_reference(reference) and not re.fullmatch(r"/\S+\.(sqsh|sif)", reference):
             better = _corrected_reference(reference)
             hint = "write it as `REGISTRY/REPOSITORY:TAG`"
             if better:

@@ -8,7 +8,7 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
@@ -192,6 +192,77 @@ def boot_id() -> str:
         return _BOOT_ID.read_text("ascii").strip()
     except OSError:
         return ""
+
+
+# The process that works in a folder. A copy of the folder names this process too, but is not its
+# folder, so nothing may be done to the process because of what the copy says.
+
+
+class Owner(NamedTuple):
+    """The process that drives what is in a folder: its id, its start in ticks since the boot `boot`
+    ("" if the system does not tell), and the path, device and inode of its folder."""
+
+    pid: int
+    start: str
+    boot: str
+    path: str
+    device: int
+    inode: int
+
+    @classmethod
+    def of(cls, folder: str | os.PathLike[str]) -> Owner:
+        """Return this process as the owner of a folder."""
+        status = os.stat(folder)
+        path = os.path.realpath(folder)
+        pid = os.getpid()
+        return cls(pid, start_of(pid), boot_id(), path, status.st_dev, status.st_ino)
+
+    def owns(self, folder: str | os.PathLike[str]) -> bool:
+        """Return whether the folder is the owner's, wherever it was moved, and no copy. A reboot
+        can give a device another number. Raises `OSError` if there is no such folder."""
+        status = os.stat(folder)
+        is_same_device = status.st_dev == self.device or self.boot != boot_id()
+        return is_same_device and status.st_ino == self.inode
+
+    def is_elsewhere(self, folder: str | os.PathLike[str]) -> bool:
+        """Return whether the folder is a copy, while the original, or the process that drove it,
+        is still there. What was only moved to another disk is no copy."""
+        with suppress(FileNotFoundError):
+            if self.owns(self.path):
+                return not os.path.samefile(folder, self.path)
+        return self.is_alive and not self.owns(folder)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process lives and this process can see it. Another process that has got its
+        id is not it."""
+        if self.boot != boot_id() or self.start != start_of(self.pid):
+            return False
+        try:
+            os.kill(self.pid, 0)
+        except OSError:
+            return False
+        return True
+
+
+def start_of(pid: int) -> str:
+    """Return when a process started, in ticks since the boot; "" if it has ended, also if nobody
+    has collected it, or on a system without /proc."""
+    fields = stat_fields(pid)
+    has_ended = not fields or fields[0] in (b"Z", b"X")
+    return "" if has_ended else fields[19].decode("ascii")
+
+
+def stat_fields(pid: int) -> list[bytes]:
+    """Return what Linux shows of a process in `/proc/PID/stat`, from its state on; nothing for a
+    process that has ended."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+            content = file.read()
+    except OSError:
+        return []
+    # the program's name, in parentheses, may hold anything
+    return content[content.rindex(b")") + 2 :].split()
 
 
 # A faster start and exit of the command line, and the environment without the variables that

@@ -72,18 +72,20 @@ def test_a_launch_line_is_adopted(line: str) -> None:
 LOSSES = {
     "torchrun --nnodes 1:4 --nproc-per-node 2 train.py": {"--nnodes"},
     "torchrun --max-restarts 3 train.py": {"--max-restarts"},
+    "deepspeed --hostfile no train.py": {"--hostfile"},
+    "accelerate launch --config_file no.yaml train.py": {"--config-file"},
     "torchrun --nnodes $N train.py": {"--nnodes"},
     "torchrun --new-option 3 train.py": {"--new-option"},
     "deepspeed --include localhost:0,1 train.py": {"--include"},
     "mpirun -np 2 --map-by slot python train.py": {"--map-by"},
     "torchx run dist.ddp -j 1x2 -h gpu_large --script train.py": {"-h"},
-    "torchrun train.py --lr $LR --out run_$(date +%F)": {"$LR", "run_$(date +%F)"},
+    "torchrun train.py --lr $LR --out run_$(date +%F)": {"--lr", "--out"},
     "torchrun --nproc-per-node $N train.py": {"--nproc-per-node"},
-    "torchrun train.py --mark $'\\t'": {"$'\\t'"},
+    "torchrun train.py --mark $'\\t'": {"--mark"},
     "python -m torch.distributed.launch --nproc_per_node 4 train.py": {"--local-rank"},
     "accelerate launch --use_fsdp --gpu_ids 0,1 train.py": {"--use-fsdp", "--gpu-ids"},
     "deepspeed --bind_cores_to_rank train.py": {"--bind-cores-to-rank"},
-    "srun -N 2 --container-image=$IMAGE --container-mounts=/a torchrun train.py": {
+    "srun -N 1 --container-image=$IMAGE --container-mounts=/a torchrun train.py": {
         "--container-image",
         "--container-mounts",
     },
@@ -178,7 +180,7 @@ def test_a_container_of_srun_is_the_jobs_image(cli: Cli) -> None:
     plan = cli("plan", "job.yaml", "--target", "slurm", "--json")
     assert "--container-image=nvcr.io#nvidia/pytorch:24.01-py3" in plan.out
     assert "--container-mounts=/fsx:/fsx,/data:/mnt:ro,/scratch:/scratch" in plan.out
-    alone = ct.adopt("srun -N 2 --container-image=x.sqsh torchrun train.py")
+    alone = ct.adopt("srun -N 1 --container-image=x.sqsh torchrun train.py")
     assert (alone.equal, alone.target, alone.settings) == (True, "slurm", {"container": "pyxis"})
     assert "slurm: x.sqsh" in alone.job_text
 
@@ -304,8 +306,7 @@ def test_a_configuration_of_accelerate() -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["torchrun", "torchrun --nproc-per-node 'x", "ls -l", "mpirun -np", "python -c 1", "deepspeed --hostfile no x.py",
-             "torchx run utils.echo", "accelerate launch --config_file no.yaml x.py", "torchrun --nnodes"],
+    "line", ["torchrun", "torchrun --nproc-per-node 'x", "ls -l", "mpirun -np", "python -c 1", "torchx run utils.echo", "torchrun --nnodes"],
 )  # fmt: skip
 def test_what_is_no_launch_line(line: str, cli: Cli) -> None:
     """An error with a hint."""
@@ -336,7 +337,7 @@ SHELL_LINES: dict[str, dict[str, Any]] = {
         "type": "torch",
         "processes": 4,
     },
-    "/usr/bin/srun -N2 -K bash -c 'torchrun --nproc-per-node 4 train.py'": {
+    "/usr/bin/srun -N2 -K bash -c 'torchrun --nnodes 2 --nproc-per-node 4 train.py'": {
         "instances": 2,
         "processes": 4,
     },
@@ -398,10 +399,16 @@ def test_arrays_and_conditions_of_a_batch_script() -> None:
         'export HF_TOKEN="$(cat ~/.token)"',
     ]
     lost = {item.path: item.reason for item in found.differences}
-    assert lost.keys() == {"--nodes", "--gres", "#SBATCH hetjob", "other lines"}
-    assert lost["other lines"].endswith(
-        "cat > ds.json <<EOF; if [ -d data ]; then cp -r $(pwd)/data /scratch; python prepare.py"
-    )
+    assert lost.keys() == {
+        "--nodes",
+        "--gres",
+        "#SBATCH hetjob",
+        "other lines",
+        "srun",
+        "if [ -d data ]; then",
+    }
+    assert lost["other lines"].endswith(": cat > ds.json <<EOF; python prepare.py")
+    assert lost["if [ -d data ]; then"].endswith(": cp -r $(pwd)/data /scratch")
 
 
 def test_processes_that_srun_starts() -> None:

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cloudtrain.adoption.shell import Open, commands_of
+from cloudtrain.adoption.expansion import Open
+from cloudtrain.adoption.shell import commands_of
 from tests.examples import examples
 
 PLAIN = st.text("ab1./=-:,%@+", min_size=1, max_size=4)
@@ -26,6 +27,29 @@ KNOWN = st.sampled_from(
         "${B[7]}",
         "$((2*3))",
         "$((7/N))",
+        "${A:+x}",
+        "${C:+x}$C",
+        "${C+x}",
+        "${A-x}",
+        "${C:-${A:-z}}",
+        "${C:='y z'}$C",
+        "${A%1*}",
+        "${A%%a*}",
+        "${A#*a}",
+        "${A##*.}",
+        "${A/a/b}",
+        "${A//./}",
+        "${A:1:2}",
+        "${#A}",
+        "${#B[@]}",
+        "${B[@]:1}",
+        "${A^^}",
+        "$#",
+        "$1",
+        "${2:-x}",
+        "$*",
+        "${@:2}",
+        "${B[N]}",
     ]
 )
 QUOTED = st.lists(
@@ -68,7 +92,7 @@ def scripts(draw: st.DrawFn) -> str:
 
 def words_in_bash(script: str) -> list[str]:
     """The arguments that bash gives to `prog`, which are written to descriptor 7."""
-    before = "set -f; unset C; prog() { printf '%s\\0' prog \"$@\" >&7; }\n"
+    before = "set -f; unset C; set -- p 'q r'; prog() { printf '%s\\0' prog \"$@\" >&7; }\n"
     line = [
         "bash",
         "--norc",
@@ -89,7 +113,69 @@ def words_in_bash(script: str) -> list[str]:
 @example(script="N=2\nA='x  y'\nB=()\nprog $A\"$A\" \"${B[@]}\" ''")
 def test_words_are_those_of_bash(script: str) -> None:
     """With variables, arrays, quotes, escapes, comments, redirections and here-documents."""
-    found = [command.words for command in commands_of(script) if command.words[0] == "prog"]
+    read = commands_of(script, {"C": [], "@": ["p", "q r"]})
+    found = [command.words for command in read if command.words[0] == "prog"]
     assert len(found) == 1
     if not any(isinstance(word, Open) for word in found[0]):
         assert found[0] == words_in_bash(script)
+
+
+TRUE = [
+    "true",
+    "[ 1 -lt 2 ]",
+    "[[ $A == a* ]]",
+    "test -n x",
+    "! false",
+    "[ a = a ] && true",
+    "[[ -z '' || $A == z ]]",
+]
+FALSE = [
+    "false",
+    '[ "$A" != ab ]',
+    "[[ -n '' ]]",
+    "[ 2 -gt 10 ] || false",
+    "[[ $A == b? && 1 == 1 ]]",
+]
+SIMPLE = st.sampled_from(
+    [
+        "prog $A",
+        "A+=c",
+        "A=d; prog $A",
+        "f $A x",
+        "prog $1",
+        "eval 'prog $A  q'",
+        "prog a | cat",
+        ": '}'",
+        "(A=z; prog $A)",
+    ]
+)
+
+
+def blocks(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    """Every compound command, with conditions that the text decides."""
+    test = st.sampled_from(TRUE + FALSE)
+    two = st.tuples(test, inner, inner)
+    return st.one_of(
+        two.map(lambda of: f"if {of[0]}; then\n{of[1]}\nelse {of[2]}\nfi"),
+        two.map(lambda of: f"if {of[0]} ; then {of[1]} ; elif true; then {of[2]} ; fi >&2"),
+        two.map(lambda of: f"{of[0]} && {{ {of[1]} ; }} || {{ {of[2]} ; }}"),
+        two.map(lambda of: f"for A in a 'b c' $A; do {of[1]}\ndone; {of[2]}"),
+        two.map(lambda of: f"case $A in a*|'q') {of[1]} ;;\n (*) {of[2]} ;; esac"),
+        two.map(
+            lambda of: (
+                f"g() {{ {of[1]} ; }}; g 1; set -- s t; while [ $# -gt 0 ]; do shift; {of[2]} ; done"
+            )
+        ),
+        st.lists(inner, min_size=2, max_size=3).map("\n".join),
+    )
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
+@settings(max_examples=examples(300, 12), deadline=None)
+@given(script=st.recursive(SIMPLE, blocks, max_leaves=6))
+def test_commands_are_those_that_bash_runs(script: str) -> None:
+    """With conditions, loops, functions, groups and `eval`."""
+    script = f"A=ab\nf() {{ prog f $2; }}\n{script}\nprog end $A"
+    read = commands_of(script, {"@": ["p", "q r"]})
+    found = [word for command in read if command.words[0] == "prog" for word in command.words]
+    assert found == words_in_bash(script)

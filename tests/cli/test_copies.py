@@ -154,6 +154,79 @@ def test_folders_of_others_are_not_copied(
         assert (result.code, Path("other").exists()) == (1, False)
 
 
+FILE_LINKS = """\
+import os
+model = os.environ["CLOUDTRAIN_MODEL_DIR"]
+os.chdir(model)
+os.makedirs("deep/er")
+for file in ("weights.pt", "../kept.pt"):
+    open(file, "w").close()
+for link, to in LINKS:
+    os.symlink(to, link)
+os.mkfifo("pipe")
+checkpoint = os.environ["CLOUDTRAIN_CHECKPOINT_DIR"]
+os.rmdir(checkpoint)
+os.symlink("PLACE/private", checkpoint)
+os.chdir(os.path.dirname(model) + "/code")
+os.symlink("PLACE/key", "work-key")
+os.symlink("../model/weights.pt", "work.pt")
+"""
+
+OUT = {
+    "passwd": "/etc/passwd",
+    "key": "PLACE/key",
+    "deep/er/up": "../../../../../../key",
+    "chain": "deep/link",
+    "deep/link": "../deep/er/up",
+    "through": "deep/folder/key",
+    "deep/folder": "PLACE/",
+    "null": "/dev/null",
+    "gone": "PLACE/gone",
+}
+"""Links that lead out of the run, or to nothing that could be copied."""
+
+IN = {
+    "kept.pt": "../kept.pt",
+    "deep/er/same.pt": "../../weights.pt",
+    "chain.pt": "deep/er/same.pt",
+    "round.pt": "deep/../../model/weights.pt",
+}
+"""Links that stay in the run, and are copied as what they lead to."""
+
+
+def test_files_of_others_are_not_copied(
+    cli: Cli, clean_environment: Path, tmp_path: Path, state_dir: Path
+) -> None:
+    """A link to a file of the run is followed, whatever its way; one to any other file is named and left."""
+    (tmp_path / "key").write_text("secret")
+    (tmp_path / "private").mkdir()
+    (tmp_path / "private/other").write_text("secret")
+    links = repr([*OUT.items(), *IN.items()])
+    script = FILE_LINKS.replace("LINKS", links).replace("PLACE", str(tmp_path))
+    (clean_environment / "train.py").write_text(script)
+    (clean_environment / "job.yaml").write_text("name: plain\nentry_point: train.py\n")
+    assert cli("submit", "job.yaml").code == 0
+    (run,) = state_dir.glob("runs/*")
+    (run / "model/deep/er/up").unlink()
+    (run / "model/deep/er/up").symlink_to(os.path.relpath(tmp_path / "key", run / "model/deep/er"))
+    for path, of_model in (("", "model/"), ("model/", "")):
+        result = cli("download", "last", path, "--to", "got", "--json")
+        got = {Path(file).relative_to("got").as_posix() for file in json.loads(result.out)}
+        kept = {name for name in got if name.endswith(".pt")} - {"work/work.pt"}
+        assert kept == {f"{of_model}{name}" for name in ("weights.pt", *IN)}
+        assert not any("secret" in Path("got", name).read_text() for name in got)
+        assert not {Path(name).name for name in got} & {Path(name).name for name in OUT}
+        said = " ".join(result.err.split())
+        for name in OUT.keys() - {"null", "gone", "deep/folder"}:
+            assert f"model/{name}` is not copied: a link leads to the file" in said
+    for path in ("model/passwd", "model/deep/er/up", "model/through", "model/null", "checkpoint"):
+        result = cli("download", "last", path, "--to", "other")
+        assert (result.code, Path("other").exists()) == (1, False)
+    result = cli("download", "last", "work/", "--to", "work", "--json")
+    assert json.loads(result.out) == ["work/work.pt"]
+    assert "work-key` is not copied" in " ".join(result.err.split())
+
+
 @pytest.mark.slow
 def test_sigterm_leaves_nothing_half_done(cli: Cli, project: Path, state_dir: Path) -> None:
     """A download that is ended removes what it had copied so far."""

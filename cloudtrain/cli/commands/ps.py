@@ -279,7 +279,8 @@ def stop_command(
             run.stop()
             say(f"`{run.name}` was asked to stop")
         else:
-            say(f"`{run.name}` has already ended: {run.state}")
+            reason = f", {run.last_status.reason}" if run.state is RunState.LOST else ""
+            say(f"`{run.name}` has already ended: {run.state}{reason}")
     if wait:
         for run in runs:
             say(f"`{run.name}` is {run.wait().state}")

@@ -14,9 +14,10 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from shlex import quote
 from typing import Any, ClassVar, NamedTuple
 
-from cloudtrain.errors import NameTaken, TargetError
+from cloudtrain.errors import NameTaken, TargetError, UsageError
 from cloudtrain.plans.plan import Plan
 from cloudtrain.plans.states import ListedRun, RunRef, RunState
 from cloudtrain.system.files import KEPT
@@ -26,7 +27,7 @@ from cloudtrain.system.private import (
     open_private,
     write_once,
 )
-from cloudtrain.system.processes import ProcessLock, is_held, last_line, start_detached
+from cloudtrain.system.processes import Owner, ProcessLock, is_held, last_line, start_detached
 from cloudtrain.targets.contract import BundleWriter, Service
 
 # The folder of a run that a detached process drives: `sweeps/NAME` or `chains/NAME` in the state
@@ -54,6 +55,8 @@ the status of a run holds each lock for some microseconds."""
 
 FOLLOW_EVERY = 0.2
 """Seconds between two checks of a run that is followed."""
+
+_COPIED = "this is a copy of a folder that is driven elsewhere:"
 
 Step = Callable[[str], None]
 """Called with the name of each step of a driver, so that tests can end the process there."""
@@ -97,11 +100,12 @@ class DrivenFolder:
             "started": start_time,
             "ended": end_time,
             "pid": os.getpid(),
+            "owner": Owner.of(self.path),
             **more,
         }
         text = json.dumps(content)
         if len(text) > _SIZE:
-            less = {"reason": (reason or "")[:500], "metrics": {}, "progress": {}}
+            less = {"reason": (reason or "")[:200], "metrics": {}, "progress": {}}
             text = json.dumps(content | less)
 
         descriptor = open_private(self.status, os.O_WRONLY | os.O_CREAT)
@@ -112,15 +116,20 @@ class DrivenFolder:
             os.close(descriptor)
 
     def read_status(self) -> dict[str, Any] | None:
-        """Return the status; None if no driver has ever taken over the run."""
+        """Return the status; None if no driver has ever taken over the run. A copy of an unfinished
+        run's folder has lost it."""
         for _ in range(3):
             try:
                 status: dict[str, Any] = json.loads(self.status.read_bytes())
+                original = self._original_of(status.get("owner"))
             except FileNotFoundError:
                 return None
             except ValueError:  # being written
                 time.sleep(0.01)
             else:
+                status["original"] = original
+                if original and not RunState(status["state"]).is_final:
+                    status |= {"state": "lost", "reason": f"{_COPIED} `{original}`"}
                 return status
         return {
             "state": "lost",
@@ -129,6 +138,20 @@ class DrivenFolder:
             "ended": None,
             "pid": 0,
         }
+
+    def refuse_copy(self) -> None:
+        """Raise UsageError if this folder is a copy, whose driver would send all again."""
+        original = (self.read_status() or {}).get("original")
+        if original:
+            state_dir = quote(str(Path(original).parents[1]))
+            hint = f"give the command with `CLOUDTRAIN_STATE_DIR={state_dir}`"
+            raise UsageError(f"{_COPIED} `{original}`", hint=hint, code="CT997")
+
+    def _original_of(self, owner: list[Any] | None) -> str | None:
+        """Return the path of the folder that this one is a copy of; None if it is none, or an
+        earlier version wrote the status."""
+        driver = Owner(*owner) if owner else None
+        return driver.path if driver and driver.is_elsewhere(self.path) else None
 
 
 class DrivenService(Service):
@@ -203,7 +226,9 @@ class DrivenService(Service):
             lock.release()
 
     def ask_to_stop(self, folder: DrivenFolder) -> None:
-        """Ask the driver to end the run. If the driver has died, start it again to do this."""
+        """Ask the driver to end the run. If the driver has died, start it again to do this. Raises
+        `UsageError` in a copy of the run's folder."""
+        folder.refuse_copy()
         with self._writing():
             os.close(open_private(folder.stop, os.O_WRONLY | os.O_CREAT))
             if not folder.is_driven:
@@ -229,7 +254,9 @@ class DrivenService(Service):
             raise TargetError(message, hint=hint, code="CT994") from error
 
     def _start(self, folder: DrivenFolder) -> None:
-        """Start a driver, and return once this or another driver has taken over the run."""
+        """Start a driver, and return once this or another driver has taken over the run. Raises
+        `UsageError` in a copy of the run's folder."""
+        folder.refuse_copy()
         root = str(Path(__file__).parents[3])
         # `-I` keeps modules of the user's folders out, and cloudtrain too if it is not installed
         boot = (

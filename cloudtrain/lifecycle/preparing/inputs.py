@@ -18,6 +18,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, NamedTuple
 
 from cloudtrain.code.data import UnreadableData, read_data
+from cloudtrain.code.files import escape_path
 from cloudtrain.documents.document import Unreadable, read_document, read_text
 from cloudtrain.errors import (
     CloudtrainError,
@@ -316,6 +317,7 @@ def place_data(job: AnyJob, where: Where) -> tuple[AnyJob, tuple[Upload, ...], t
     inputs = dict(job.inputs)
     uploads = {}
     problems = []
+    notes = []
     for name, item in job.inputs.items():
         if not is_uploaded(item, target):
             continue
@@ -344,13 +346,16 @@ def place_data(job: AnyJob, where: Where) -> tuple[AnyJob, tuple[Upload, ...], t
         inputs[name] = item.model_copy(update={target.name: read})
         count = len(data.files)
         uploads[folder] = Upload("data", data.sha256, folder, data.size, count, source=source)
+        if data.linked:
+            links = join_names([*map(escape_path, data.linked)])
+            notes.append(f"links lead out of `{source}`; what they lead to is uploaded: {links}")
 
     if problems:
         raise JobError(problems)
     data_uploads = tuple(uploads.values())
     if data_uploads:
         job = job.model_copy(update={"inputs": inputs})
-    return job, data_uploads, tuple(_upload_notes(data_uploads))
+    return job, data_uploads, (*_upload_notes(data_uploads), *notes)
 
 
 def emulated_here(job: AnyJob, emulated: Target) -> AnyJob:

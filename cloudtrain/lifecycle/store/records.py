@@ -22,7 +22,7 @@ from cloudtrain.errors import StoreError, UsageError
 from cloudtrain.job.script import read_hyperparameters
 from cloudtrain.system.files import KEPT, STORE_FILE
 from cloudtrain.system.private import close_state_folder
-from cloudtrain.system.processes import boot_id
+from cloudtrain.system.processes import boot_id, start_of
 
 if TYPE_CHECKING:
     from cloudtrain.job.processing import AnyJob
@@ -296,10 +296,4 @@ def _terminal() -> str:
         session = os.getsid(0)
     except OSError:
         return ""
-    try:
-        fields = Path(f"/proc/{session}/stat").read_text("utf-8", "replace")
-        # the second field, the program's name in brackets, may hold spaces and brackets
-        start_time = fields.rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
-        start_time = ""
-    return f"{boot_id()}:{session}:{start_time}"
+    return f"{boot_id()}:{session}:{start_of(session)}"

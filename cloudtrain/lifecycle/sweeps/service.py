@@ -208,6 +208,7 @@ class SweepService(DrivenService, Tuner):
             time.sleep(FOLLOW_EVERY)
 
     def stop(self, ref: RunRef) -> None:
+        self._known(ref).refuse_copy()
         if not _has_ended(self._read_status(ref)):
             self.ask_to_stop(self.folder(ref.name))
 
@@ -215,6 +216,7 @@ class SweepService(DrivenService, Tuner):
         """Start the driver of a sweep again, with `more` additional trials, or with `again` to
         repeat the trials that failed."""
         folder = self._known(ref)
+        folder.refuse_copy()
         # Held until the driver is there, because two commands at once would both add their trials.
         with self._writing():
             turn = _take(folder.turn, ref.name, patience=GLANCE)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
@@ -101,7 +101,7 @@ def copy_places(
     destination: Path,
     *,
     extras: Mapping[str, Files] = {},
-    inside: Places = (),
+    inside: Set[Path] = frozenset(),
 ) -> list[Path]:
     """Copy the run's files at `path` into the folder `destination`, which is created. Return the
     copies.
@@ -109,22 +109,23 @@ def copy_places(
     The content of a folder goes directly into `destination`. An empty path copies everything, each
     output to its own subfolder. The path `outputs` copies each of the job's outputs to its own
     subfolder, and a path such as `model/weights.pt` copies one file. Existing files of the same
-    name are replaced. If an error occurs, no file is copied. Links out of the places and `inside`
-    are followed to files, not to folders, which may be a home folder.
+    name are replaced. If an error occurs, no file is copied. Links are followed inside the places
+    and `inside`, not out of them: what is there may be a home folder, or a key.
 
     Args:
         places: the folders of each output on this machine, by the output's name for `cloudtrain
             download`.
         extras: more outputs, whose folders also hold other files. Maps each output's name to its
             files.
-        inside: more folders of the run.
+        inside: the run's own folders, if they hold more than the places.
     """
     path = path.strip("/")
-    tops = {*chain(*places.values()), *inside}
-    roots = tuple(f"{os.path.realpath(place)}/" for place in tops)
+    # a link that the script put in the place of a folder of the run is no choice of the job's
+    chosen = [place for place in chain(*places.values()) if inside.isdisjoint(place.parents)]
+    roots = tuple(f"{os.path.realpath(place)}/" for place in (*inside, *chosen))
     if not path:
-        all_files = {name: dict(_files(folders, roots)) for name, folders in places.items()}
-        return _copy_named({**all_files, **extras}, destination)
+        outputs = {name: dict(_files(folders, roots)) for name, folders in places.items()}
+        return _copy(_named({**outputs, **extras}), destination, roots)
 
     if path == "outputs" and path not in places:
         names = [name for name in places if name.startswith("outputs/")]
@@ -133,7 +134,7 @@ def copy_places(
         outputs = {
             name.removeprefix("outputs/"): dict(_files(places[name], roots)) for name in names
         }
-        return _copy_named(outputs, destination)
+        return _copy(_named(outputs), destination, roots)
 
     name, _, inner_path = path.partition("/")
     if name in extras:
@@ -141,16 +142,15 @@ def copy_places(
         if inner_path and not files:
             hint = f"`{name}/` copies the whole output"
             raise NothingWritten(f"the run wrote nothing to `{path}`", hint=hint)
-        return _copy(files, destination)
+        return _copy(files, destination, roots)
 
-    existing = [place for place in _find(path, places) if place.exists()]
-    # the job may set a link as an output's own folder
-    existing = [place for place in existing if place in tops or not _leaves(place, roots)]
+    existing = [place for place in find_places(path, places) if place.exists()]
+    existing = [place for place in existing if not _leaves(place, roots)]
     if not existing:
         names = [f"`{name}/`" for name in places]
         hint = f"the run's outputs: {', '.join(names)}"
         raise NothingWritten(f"the run wrote nothing to `{path}`", hint=hint)
-    return _copy(dict(_files(existing, roots)), destination)
+    return _copy(dict(_files(existing, roots)), destination, roots)
 
 
 def _no_outputs(
@@ -166,8 +166,8 @@ def _no_outputs(
     return UsageError("the job declares no outputs except its model", hint=hint, code="CT935")
 
 
-def _find(path: str, places: Mapping[str, Places]) -> list[Path]:
-    """Return where `path` can stand on this machine, once for each folder of its output. Raises
+def find_places(path: str, places: Mapping[str, Places]) -> list[Path]:
+    """Return where `path` can stand, once for each folder of its output. Raises
     `UsageError` if `path` begins with no output's name."""
     words = path.split("/")
     for length in (2, 1):  # an output's name can have two parts, as `outputs/scores`
@@ -194,6 +194,8 @@ def _files(places: Places, roots: tuple[str, ...]) -> Iterator[tuple[str, Path]]
         return not _leaves(Path(folder, name), roots)
 
     for place in places:
+        if place.is_symlink() and _leaves(place, roots):
+            continue
         if place.is_file():
             yield place.name, place
             continue
@@ -206,13 +208,14 @@ def _files(places: Places, roots: tuple[str, ...]) -> Iterator[tuple[str, Path]]
 
 
 def _leaves(place: Path, roots: tuple[str, ...]) -> bool:
-    """Return whether a folder, or the folder of a file, is outside of the folders `roots`, and say
-    so: a link leads there."""
-    target = os.path.realpath(place if place.is_dir() else place.parent)
+    """Return whether a folder or file is outside of the folders `roots`, and say so: a link leads
+    there."""
+    target = os.path.realpath(place)
     leaves = not f"{target}/".startswith(roots)
     if leaves:
+        what = "folder" if place.is_dir() else "file"
         tell(
-            f"`{place}` is not copied: a link leads to the folder `{target}`, which is not a "
+            f"`{place}` is not copied: a link leads to the {what} `{target}`, which is not a "
             "part of the run"
         )
     return leaves
@@ -231,19 +234,22 @@ def _below(files: Files, path: str) -> dict[str, Path]:
     }
 
 
-def _copy_named(outputs: Mapping[str, Files], destination: Path) -> list[Path]:
-    """Copy the files of each output into a subfolder with the output's name."""
+def _named(outputs: Mapping[str, Files]) -> Files:
+    """Return the files of all outputs, each output's below a subfolder with its name."""
     all_files: dict[str, Path] = {}
     for name, files in outputs.items():
         for path, file in files.items():
             all_files[f"{name}/{path}"] = file
-    return _copy(all_files, destination)
+    return all_files
 
 
-def _copy(files: Mapping[str, Path], destination: Path) -> list[Path]:
-    """Copy the files into `destination`. Skip files that a running script removes meanwhile."""
+def _copy(files: Mapping[str, Path], destination: Path, roots: tuple[str, ...]) -> list[Path]:
+    """Copy the files into `destination`. Skip links out of `roots`, and files that a running script
+    removes meanwhile."""
     with landing(destination, odd_names=True) as staging:
         for name, source in files.items():
+            if source.is_symlink() and _leaves(source, roots):
+                continue
             place = staging.place(name)
             try:
                 shutil.copy2(source, place)

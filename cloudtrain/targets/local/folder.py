@@ -25,6 +25,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from shlex import quote
 
 from cloudtrain.system.private import replace_private
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
+    from cloudtrain.system.processes import Owner
     from cloudtrain.targets.common.specification import LaunchSpecification
 
 
@@ -89,16 +91,28 @@ class RunFolder:
 
     def read_status(self) -> dict[str, Any] | None:
         """Read the status; None if no supervisor ever took over the run. If a power failure damaged
-        the file, return a final status with the state `lost`."""
+        the file, return a final status with the state `lost`. The same if this folder is a copy
+        made while the run was going on: its supervisor is at work elsewhere, so nobody may end the
+        run because of the copy."""
         try:
             with open(self.status, "rb") as file:
                 status: dict[str, Any] = json.load(file)
+            owner = status.setdefault("owner", None)  # of an earlier version
+            if owner is not None and status["state"] not in FINAL:
+                from cloudtrain.system.processes import Owner  # a final status does not need it
+
+                supervisor = Owner(*owner)
+                if not supervisor.owns(self.path):
+                    copied_at = os.stat(self.status).st_mtime
+                    reason = _why_copied(supervisor.path, os.path.realpath(self.path))
+                    status |= {"state": "lost", "ended": copied_at, "reason": reason}
         except FileNotFoundError:
             return None
         except ValueError as error:
             end_time = os.stat(self.status).st_mtime
             reason = f"its status cannot be read: {error}"
-            return {**new_status(0, end_time), "state": "lost", "ended": end_time, "reason": reason}
+            lost = {"state": "lost", "ended": end_time, "reason": reason}
+            return new_status(None, end_time) | lost
         return status
 
     def write_status(self, status: dict[str, Any]) -> None:
@@ -113,7 +127,7 @@ class RunFolder:
 
     def _write_short(self, status: dict[str, Any]) -> None:
         """Overwrite the status file in place, without details and metrics."""
-        short = dict(status, details=[], metrics={}, reason=(status["reason"] or "")[:1000] or None)
+        short = dict(status, details=[], metrics={}, reason=(status["reason"] or "")[:500] or None)
         content = json.dumps(short).encode()
         assert len(content) < _SHORT, "everything long was left out"
         descriptor = os.open(self.status, os.O_WRONLY)
@@ -137,9 +151,23 @@ class RunFolder:
         return marker if isinstance(marker, dict) else {}
 
 
-def new_status(pid: int, now: float, *, token: str = "", is_queued: bool = False) -> dict[str, Any]:
-    """Return the first status of a run. The keys are `pid`, the supervisor's process id, `token`,
-    which the run's processes have in their environment, and fields of `RunStatus`."""
+def _why_copied(path: str, here: str) -> str:
+    """Return the reason of a run in the folder `here`, which is a copy of the folder `path`."""
+    if here == path:
+        return "its folder was replaced by a copy, made while the run was going on"
+    state_dir, _, name = path.rpartition("/runs/")
+    return (
+        f"this is a copy of the run's folder, made while the run was going on in `{path}`; "
+        f"`CLOUDTRAIN_STATE_DIR={quote(state_dir)} cloudtrain status {name}` asks the run itself"
+    )
+
+
+def new_status(
+    owner: Owner | None, now: float, *, token: str = "", is_queued: bool = False
+) -> dict[str, Any]:
+    """Return the first status of a run. The keys are `pid` and `owner`, which tell of the
+    supervisor, `token`, which the run's processes have in their environment, and fields of
+    `RunStatus`."""
     return {
         "state": "queued" if is_queued else "preparing",
         "reason": None,
@@ -150,7 +178,8 @@ def new_status(pid: int, now: float, *, token: str = "", is_queued: bool = False
         "exit_code": None,
         "restarts": 0,
         "metrics": {},
-        "pid": pid,
+        "pid": owner.pid if owner else 0,
+        "owner": owner,
         "token": token,
     }
 

@@ -16,13 +16,13 @@ import time
 from contextlib import suppress
 from typing import NamedTuple
 
+from cloudtrain.system.processes import stat_fields
 from cloudtrain.targets.local.output import STREAMS, launched_log, rank_folders
 
 TYPE_CHECKING = False  # like typing.TYPE_CHECKING, without importing typing
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from types import ModuleType
-    from typing import Any
 
     from cloudtrain.targets.common.specification import StartedProcess
 
@@ -50,11 +50,9 @@ def processes() -> list[int]:
 def stat_of(pid: int) -> Stat | None:
     if not HAS_PROC:
         return _psutil_stat(pid)
-    content = _read(f"/proc/{pid}/stat")
-    if content is None:
+    fields = stat_fields(pid)
+    if not fields:
         return None
-    # the program's name, in parentheses, may hold anything
-    fields = content[content.rindex(b")") + 2 :].split()
     is_zombie = fields[0] in (b"Z", b"X")
     wait_status = int(fields[49]) if is_zombie else None
     return Stat(int(fields[1]), int(fields[3]), is_zombie, wait_status)
@@ -73,14 +71,8 @@ def environment_of(pid: int) -> dict[str, str] | None:
 def carries(pid: int, variable: str) -> bool:
     """Return whether the process was started with `variable`, written as `NAME=value`, in its
     environment."""
-    if not HAS_PROC:
-        name, _, value = variable.partition("=")
-        return (_psutil_environment(pid) or {}).get(name) == value
-    content = _read(f"/proc/{pid}/environ")
-    if content is None:
-        return False
-    # whole entries are compared, so both ends need a separator
-    return b"\0" + os.fsencode(variable) + b"\0" in b"\0" + content + b"\0"
+    name, _, value = variable.partition("=")
+    return (environment_of(pid) or {}).get(name) == value
 
 
 RUN_DIR = "CLOUDTRAIN_RUN_DIR"
@@ -110,9 +102,7 @@ def children_of(pid: int) -> list[int]:
     for thread in threads:
         content = _read(f"/proc/{pid}/task/{thread}/children")
         if content is None:  # a kernel without CONFIG_PROC_CHILDREN
-            return [
-                child for child in processes() if (stat := stat_of(child)) and stat.parent == pid
-            ]
+            return [child for child, stat in _table().items() if stat.parent == pid]
         children += map(int, content.split())
     return children
 
@@ -178,11 +168,7 @@ def members(token: str, known_pids: Iterable[int] = ()) -> list[int]:
     own = os.getpid()
     marker = f"{TOKEN}={token}"
 
-    stats: dict[int, Stat] = {}
-    for pid in processes():
-        stat = stat_of(pid)
-        if stat is not None:
-            stats[pid] = stat
+    stats = _table()
 
     def descends(pid: int) -> bool:
         while pid in stats:
@@ -202,15 +188,17 @@ def members(token: str, known_pids: Iterable[int] = ()) -> list[int]:
     return found
 
 
+def _table() -> dict[int, Stat]:
+    """Return the entries of all processes of this machine, by their ids."""
+    table = {pid: stat_of(pid) for pid in processes()}
+    return {pid: stat for pid, stat in table.items() if stat is not None}
+
+
 def session_members(leader: int) -> list[int]:
     """Return the ids of the running processes in the session that `leader` leads, without
     zombies."""
-    found = []
-    for pid in processes():
-        stat = stat_of(pid)
-        if stat is not None and stat.session == leader and not stat.is_zombie:
-            found.append(pid)
-    return found
+    table = _table().items()
+    return [pid for pid, stat in table if stat.session == leader and not stat.is_zombie]
 
 
 def kill_run(token: str, known_pids: Iterable[int] = ()) -> int:
@@ -344,9 +332,11 @@ class RankTable:
             for _, folder in rank_folders(f"{logs}/instance_{instance}"):
                 if folder in self._read:
                     continue
-                record = _read_rank_file(f"{folder}/{RANK_FILE}")
-                if record is None:
-                    continue  # not written yet, so the folder is looked at again
+                try:
+                    with open(f"{folder}/{RANK_FILE}", "rb") as file:
+                        record = json.load(file)
+                except FileNotFoundError:  # the launcher writes it after it has made the folder
+                    continue
                 self._read.add(folder)
                 new.append(RankProcess(record["pid"], instance, record["environment"]))
         return self._adopt(new)
@@ -382,15 +372,6 @@ class RankTable:
             elif depth > 1:
                 ranks += self._below(child, instance, depth - 1)
         return ranks
-
-
-def _read_rank_file(path: str) -> dict[str, Any] | None:
-    try:
-        with open(path, "rb") as file:
-            record: dict[str, Any] = json.load(file)
-    except FileNotFoundError:  # the folder is created before the rank's file
-        return None
-    return record
 
 
 # The processes that the supervisor starts directly: launchers, or the ranks of a job without a

@@ -75,12 +75,10 @@ class QueueOrder:
     @classmethod
     def from_json(cls, data: Any) -> QueueOrder:
         order = cls(dropped=list(data["dropped"]))
-        for one in data["waiting"]:
-            gpus = tuple(one["gpus"])
-            order.waiting.append(Waiting(**{**one, "gpus": gpus}))
-        for one in data["held"]:
-            gpus = tuple(one["gpus"])
-            order.held.append(Held(**{**one, "gpus": gpus}))
+        for one in (*data["waiting"], *data["held"]):
+            one["gpus"] = tuple(one["gpus"])
+        order.waiting += [Waiting(**one) for one in data["waiting"]]
+        order.held += [Held(**one) for one in data["held"]]
         return order
 
     def place_of(self, run: str) -> int | None:
@@ -205,7 +203,7 @@ class Queue:
     @classmethod
     def of(cls, run_dir: str) -> Queue:
         """Return the queue of the state folder that holds a run's folder."""
-        return cls(os.path.dirname(os.path.dirname(run_dir)))
+        return cls(f"{run_dir}/../..")
 
     def run_dir(self, run: str) -> str:
         return f"{self._state_dir}/runs/{run}"

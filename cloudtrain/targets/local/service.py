@@ -27,7 +27,7 @@ from cloudtrain.runtime.errors import SetupError
 from cloudtrain.system.files import KEPT
 from cloudtrain.system.plugins import DEFAULT_TARGET
 from cloudtrain.system.private import make_private_folder, make_state_folder, write_once
-from cloudtrain.system.processes import ProcessLock, is_held, last_line, start_detached, tell
+from cloudtrain.system.processes import Owner, ProcessLock, is_held, last_line, start_detached, tell
 from cloudtrain.targets.common import services
 from cloudtrain.targets.common.archives import copy_places, put_archive, unpacked
 from cloudtrain.targets.common.launch import host_name
@@ -121,7 +121,15 @@ def files_of(run_name: str, state_dir: Path) -> dict[str, Path]:
     """Return the `working_files` of a run. Raises `TargetError` if its folder is missing or
     damaged."""
     folder = RunFolder(str(run_folder(run_name, state_dir)))
-    return working_files(folder.read_launch(), Path(folder.unpacked))
+    return working_files(_read_here(folder), Path(folder.unpacked))
+
+
+def _read_here(folder: RunFolder) -> LaunchSpecification:
+    """Return the run's specification with the paths that its files have now: the folder may have
+    been moved since, or be a copy. Raises `TargetError`."""
+    spec = folder.read_launch()
+    content = json.dumps(spec.to_json(), ensure_ascii=False)
+    return LaunchSpecification.from_json(json.loads(content.replace(spec.run_dir, folder.path)))
 
 
 def working_files(spec: LaunchSpecification, marker: Path) -> dict[str, Path]:
@@ -237,7 +245,13 @@ class LocalService(Service):
         *,
         on_bytes: ByteProgress | None = None,  # noqa: ARG002
     ) -> bool:
-        """Also builds the job's environment, if the job needs one."""
+        """Also builds the job's environment, if the job needs one. Raises `TargetError` for a run
+        again whose state folder was moved or copied since: it would write into the old one."""
+        planned = Path(plan.request["run_dir"]).parents[1]
+        if os.path.realpath(planned) != os.path.realpath(self._state_dir):
+            message = f"the plan was made for the state folder `{planned}`, not for this one"
+            hint = f"`--set name={plan.job_name}` makes a new plan"
+            raise TargetError(message, hint=hint, code="CT956")
         archive = Path(plan.uploads[0].destination)
         try:
             make_state_folder(self._state_dir, ours=KEPT)
@@ -308,7 +322,8 @@ class LocalService(Service):
         return withdraw(self._folder(ref.name))
 
     def status(self, ref: RunRef) -> RunStatus:
-        """Return the status of the run. If its supervisor has died, finish the run first."""
+        """Return the status of the run. If its supervisor has died, finish the run first. Kills
+        nothing."""
         status = self._status(self._folder_of(ref))
         return RunStatus(
             state=RunState(status["state"]),
@@ -344,10 +359,27 @@ class LocalService(Service):
         return (line for line in lines if line.instance == instance)
 
     def stop(self, ref: RunRef) -> None:
-        status = self._status(self._folder_of(ref))
-        if status["state"] not in FINAL:
+        """If the run's supervisor and guard were killed, kill its processes."""
+        folder = self._folder_of(ref)
+        status = self._status(folder)
+        if status["state"] in FINAL:
+            return
+        owner = status["owner"]
+        if Owner(*owner).is_alive if owner else is_held(Path(folder.lock)):
             with suppress(ProcessLookupError):  # it ended between the two lines
                 os.kill(status["pid"], signal.SIGTERM)
+            return
+
+        from cloudtrain.targets.local.verdict import finish
+
+        try:
+            finish(folder.path)
+        except OSError as error:
+            raise self._unwritable("the run", error) from error
+        if self._status(folder)["state"] not in FINAL:
+            message = f"the supervisor of `{ref.name}` is not a process of this machine"
+            hint = "run the command where you submitted the run, such as in the same container"
+            raise TargetError(message, hint=hint, code="CT955")
 
     def queue(self) -> list[QueuedRun]:
         queue = Queue(str(self._state_dir))
@@ -422,7 +454,7 @@ class LocalService(Service):
 
     def code(self, ref: RunRef, upload: Upload, scratch: Path) -> Iterator[Path]:
         with suppress(CloudtrainError):
-            code = self._folder_of(ref).read_launch().code
+            code = _read_here(self._folder_of(ref)).code
             for folder in (code.directory, *(code.copies or ())):
                 if folder:
                     yield Path(folder)
@@ -430,13 +462,18 @@ class LocalService(Service):
 
     def download(self, ref: RunRef, path: str, destination: Path) -> list[Path]:
         folder = self._folder_of(ref)
-        spec = folder.read_launch()
+        spec = _read_here(folder)
         work: dict[str, Path] = {}
         first = path.strip("/").partition("/")[0]
         if first in ("", NAME, "outputs"):
             work = working_files(spec, Path(folder.unpacked))
-        inside = [Path(folder.path)]
-        return copy_places(spec.downloads(), path, destination, extras={NAME: work}, inside=inside)
+        places = spec.downloads()
+        inside = {Path(folder.path)}
+        for link in spec.links or ():
+            # an emulated host has the job's own place below a link
+            if any(Path(link.path) in folders for folders in places.values()):
+                inside.add(Path(link.target))
+        return copy_places(places, path, destination, extras={NAME: work}, inside=inside)
 
     def _unwritable(self, what: str, error: OSError) -> TargetError:
         hint = f"make room, or {self._elsewhere()}"
@@ -464,7 +501,7 @@ class LocalService(Service):
 
     def _status(self, folder: RunFolder) -> dict[str, Any]:
         """Return the run's status. If the state is not final and the run's lock is free, finish the
-        run first."""
+        run first, unless it still has processes."""
         status = _read(folder)
         if status["state"] in FINAL:
             return status
@@ -476,11 +513,16 @@ class LocalService(Service):
         from cloudtrain.targets.local.verdict import finish
 
         try:
-            finish(folder.path)
+            finish(folder.path, may_kill=False)
         except OSError as error:
             reason = f"the supervisor was killed, and the run's folder cannot be written: {error}"
             return {**_read(folder), "state": "lost", "reason": reason}
-        return _read(folder)
+        status = _read(folder)
+        if status["state"] not in FINAL and not is_held(Path(folder.lock)):
+            name = Path(folder.path).name
+            ends = f"`cloudtrain stop {name}` ends them"
+            status["reason"] = f"its supervisor was killed, its processes still run; {ends}"
+        return status
 
 
 def _is_taken_over(folder: RunFolder) -> bool:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Any
 
-    from cloudtrain.system.processes import ProcessLock
+    from cloudtrain.system.processes import Owner, ProcessLock
     from cloudtrain.targets.common.specification import LaunchSpecification
     from cloudtrain.targets.local.output import RunOutput
     from cloudtrain.targets.local.processes import Exits, Launched, RankTable
@@ -97,7 +97,13 @@ class Ending:
 
 class Supervisor:
     def __init__(
-        self, folder: RunFolder, lock: ProcessLock, umask: int, *, is_queued: bool = False
+        self,
+        folder: RunFolder,
+        lock: ProcessLock,
+        owner: Owner,
+        umask: int,
+        *,
+        is_queued: bool = False,
     ) -> None:
         """The working folder of this process must be the run's folder."""
         self.folder = folder
@@ -106,7 +112,7 @@ class Supervisor:
         """The submitter's umask, which the run's processes get."""
         self.is_queued = is_queued
         self.token = os.urandom(16).hex()
-        self.status = new_status(os.getpid(), time.time(), token=self.token, is_queued=is_queued)
+        self.status = new_status(owner, time.time(), token=self.token, is_queued=is_queued)
         self.spec: LaunchSpecification
         self.launched: list[Launched] = []
         self.ending: Ending | None = None
@@ -148,7 +154,7 @@ class Supervisor:
         from cloudtrain.targets.local.waiting import QueuePlace
 
         assert self.spec.queue is not None, "the submitter has looked"
-        self._place = QueuePlace(self.folder.path)
+        self._place = QueuePlace(os.path.basename(self.folder.path))
         self._place.enter(self.spec.queue)
 
     def run(self) -> None:
@@ -218,7 +224,7 @@ class Supervisor:
         from cloudtrain.targets.local.waiting import wait_for_end
 
         for name in self.spec.after:
-            state = wait_for_end(f"{os.path.dirname(self.folder.path)}/{name}", self._must_stop)
+            state = wait_for_end(f"../{name}", self._must_stop)
             if state is None:
                 return False
             if state != "succeeded":
@@ -316,7 +322,7 @@ class Supervisor:
             return
         from cloudtrain.targets.local.waiting import QueuePlace
 
-        place = QueuePlace(self.folder.path)
+        place = QueuePlace(os.path.basename(self.folder.path))
         try:
             place.hold(gpus)
             self._place = place
@@ -547,7 +553,7 @@ class Supervisor:
             return
         try:
             os.write(self._guard, f"{line}\n".encode("ascii"))
-        except OSError:  # the guard was killed; the next status request will do its work
+        except OSError:  # the guard was killed
             os.close(self._guard)
             self._guard = None
 
@@ -561,7 +567,7 @@ def main(arguments: list[str]) -> None:
     from pathlib import Path
 
     from cloudtrain.system.private import UMASK
-    from cloudtrain.system.processes import ProcessLock
+    from cloudtrain.system.processes import Owner, ProcessLock
 
     os.chdir(arguments[0])
     ready = int(arguments[1])
@@ -571,7 +577,7 @@ def main(arguments: list[str]) -> None:
         _answer(ready, b"0")
         return
     supervisor = Supervisor(
-        RunFolder(arguments[0]), lock, umask, is_queued=arguments[2:] == [QUEUED]
+        RunFolder(arguments[0]), lock, Owner.of("."), umask, is_queued=arguments[2:] == [QUEUED]
     )
     signal.signal(signal.SIGTERM, supervisor.ask_to_stop)
     for number in (signal.SIGINT, signal.SIGHUP):

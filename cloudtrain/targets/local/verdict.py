@@ -16,7 +16,7 @@ from cloudtrain.system.processes import ProcessLock
 from cloudtrain.targets.common.tracebacks import PEER_LOST
 from cloudtrain.targets.local.folder import FINAL, RunFolder
 from cloudtrain.targets.local.output import RunOutput
-from cloudtrain.targets.local.processes import Launched, RankProcess, kill_run
+from cloudtrain.targets.local.processes import Launched, RankProcess, kill_run, members
 from cloudtrain.targets.local.queueing import Queue
 
 if TYPE_CHECKING:
@@ -353,20 +353,25 @@ def _shorten(text: str) -> str:
     return text[: _LONGEST_REASON - 1] + "…"
 
 
-# Finish a run whose supervisor died: kill its remaining processes, complete its output, set its
-# state to lost.
+# Finish a run whose supervisor died: complete its output, set its state to lost. Its guard has
+# killed its processes. If the guard was killed too, `stop` and the runs that wait in the queue for
+# its GPUs kill them; who only asks for the status kills nothing.
 
 _PATIENCE = 5.0
 """Seconds to wait for the lock. A dying supervisor, or another process that finishes the run, holds
 it only briefly."""
 
 
-def finish(run_dir: str, token: str = "", known_pids: Iterable[int] = ()) -> None:
+def finish(
+    run_dir: str, token: str = "", known_pids: Iterable[int] = (), *, may_kill: bool = True
+) -> None:
     """Write the final status of a run whose supervisor died. Do nothing for a run that is final,
-    has a supervisor, or was removed. Raises `OSError` if the run's folder cannot be written.
+    has a supervisor, or was removed, nor in a copy of its folder. Raises `OSError` if the run's
+    folder cannot be written.
 
     `token`, `known_pids`: of a run whose supervisor has certainly died. Its processes are killed in
     any case, because the folder may be gone, or another run's.
+    `may_kill`: without it, a run that still has processes stays as it is.
     """
     if token:
         kill_run(token, known_pids)
@@ -379,6 +384,10 @@ def finish(run_dir: str, token: str = "", known_pids: Iterable[int] = ()) -> Non
     try:
         status = folder.read_status()
         if status is not None and status["state"] not in FINAL:
+            if may_kill:
+                kill_run(status.get("token", ""))
+            elif members(status.get("token", "")):
+                return
             _write_lost(folder, status)
     finally:
         lock.release()
@@ -386,9 +395,7 @@ def finish(run_dir: str, token: str = "", known_pids: Iterable[int] = ()) -> Non
 
 
 def _write_lost(folder: RunFolder, status: dict[str, Any]) -> None:
-    """Kill the processes of a run whose lock is held, complete its output, and write the state
-    `lost`."""
-    kill_run(status.get("token", ""))
+    """Complete the output of a run whose lock is held, and write the state `lost`."""
     from cloudtrain.errors import TargetError  # the guard does not need it until here
 
     who = f"the supervisor (process {status['pid']}) was killed"

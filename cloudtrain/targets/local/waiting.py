@@ -38,9 +38,11 @@ _FULL_DISK_PAUSE = 1.0
 class QueuePlace:
     """The entry of one supervisor's run in the queue."""
 
-    def __init__(self, run_dir: str) -> None:
-        self._run = os.path.basename(run_dir)
-        self._queue = Queue.of(run_dir)
+    def __init__(self, run: str) -> None:
+        """The working folder of this process must be the run's folder: it stays that when the state
+        folder is moved."""
+        self._run = run
+        self._queue = Queue.of(".")
         self._fifo = self._queue.fifo(self._run)
         self._need: QueueNeed | None = None
         self._bell: int | None = None

@@ -49,8 +49,10 @@ def batch_settings(options: Mapping[str, str], setup: Sequence[str]) -> BatchSet
     handled = {*_TEXTS, *_KNOWN, *_REFUSED, *memory}
     extra = []
     lost = {f"--{name}": why for name, why in _REFUSED.items() if name in options}
+    if options.get("chdir") == ".":  # where the job is submitted, as for a job without the option
+        del lost["--chdir"]
     for name, value in options.items():
-        if name in handled:
+        if name in handled or "container" in name:
             continue
         if len(name) == 1:
             lost[f"-{name}"] = "write the option by its long name"
@@ -79,6 +81,9 @@ def container_settings(options: Mapping[str, str]) -> BatchSettings | None:
         adopted.add("container-mounts")
 
     lost = {}
+    for name in adopted:
+        if options[name].startswith("."):
+            lost[f"--{name}"] = "ranks start in a copy of the code: write absolute paths"
     for name in options:
         if "container" in name and name not in adopted:
             unknown = "no setting of a Slurm cluster says this about its containers"

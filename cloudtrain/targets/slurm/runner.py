@@ -165,9 +165,9 @@ class Runner:
         self._check_exit(code, error)
         return self._answer(answer)
 
-    def read(self, script: str, *arguments: str, take: Callable[[IO[bytes]], None]) -> None:
+    def read(self, script: str, *arguments: str, take: Callable[[IO[bytes]], None]) -> str:
         """Run a script and call `take` with the stream of its output, while the script is
-        running."""
+        running. Return what it wrote to stderr."""
         with self._open(script, arguments, subprocess.DEVNULL) as process:
             assert process.stdout is not None, "it is a pipe"
             errors = _drain(process.stderr)
@@ -183,6 +183,7 @@ class Runner:
             code = process.wait()
             error = errors()
         self._check_exit(code, error)
+        return error.decode("utf-8", "replace")
 
     def _open(self, script: str, arguments: Sequence[str], stdin: int) -> subprocess.Popen[bytes]:
         argv = self._argv(script, arguments)

@@ -6,24 +6,18 @@ import json
 import re
 import shutil
 import tarfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO
 
-from cloudtrain.errors import (
-    NothingWritten,
-    TargetError,
-    TargetUnreachable,
-    UsageError,
-    did_you_mean,
-)
+from cloudtrain.errors import NothingWritten, TargetError, TargetUnreachable
 from cloudtrain.plans.plan import Plan
 from cloudtrain.plans.states import LogLine
 from cloudtrain.system.processes import tell
 from cloudtrain.system.staging import Staging
-from cloudtrain.targets.common.archives import landing
+from cloudtrain.targets.common.archives import find_places, landing
 from cloudtrain.targets.common.services import line_text
 from cloudtrain.targets.common.tracebacks import shorten_line
 from cloudtrain.targets.contract import BundleWriter, ByteProgress
@@ -32,21 +26,30 @@ from cloudtrain.targets.slurm.runner import CommandFailed, Runner
 _NOTHING = 3
 """The script's exit code for a missing file or folder."""
 
+_OUTSIDE = 4
+"""The script's exit code for a place outside of the run, which its last message names."""
+
 
 def download(runner: Runner, folder: str, path: str, destination: Path) -> list[Path]:
     """Copy an output, such as `model`, or a part of it, such as `model/weights.pt`, into
-    `destination`. With an empty `path`, copy each output to its own folder."""
+    `destination`. With an empty `path`, copy each output to its own folder. Links out of the run's
+    folder and its outputs are left, and named."""
     places = {**_outputs(runner, folder), "logs": f"{folder}/logs"}
+    # a link in the place of a folder of the run is no choice of the job's
+    chosen = [place for place in places.values() if not place.startswith(f"{folder}/")]
+    roots = (folder, *chosen)
     path = path.strip("/")
     with landing(destination, odd_names=True) as staging:
         if path:
-            if not _copy(runner, _find(path, places), staging, ""):
+            folders = {name: [Path(place)] for name, place in places.items()}
+            (place,) = find_places(path, folders)
+            if not _copy(runner, str(place), staging, "", roots):
                 names = ", ".join(f"`{name}/`" for name in places)
                 message = f"the run wrote nothing to `{path}`"
                 raise NothingWritten(message, hint=f"the run's outputs: {names}")
         else:
             for name, source in places.items():
-                _copy(runner, source, staging, f"{name}/")
+                _copy(runner, source, staging, f"{name}/", roots)
         return staging.move()
 
 
@@ -69,24 +72,11 @@ def _outputs(runner: Runner, folder: str) -> dict[str, str]:
     return {name: f"{folder}/{name}" for name in answer.splitlines()}
 
 
-def _find(path: str, places: Mapping[str, str]) -> str:
-    """Return the place of an output, or of a part of it. Raises `UsageError` for other paths."""
-    parts = path.split("/")
-    for length in (2, 1):  # an output's name can have two parts, as `outputs/scores`
-        name = "/".join(parts[:length])
-        rest = parts[length:]
-        if name in places and ".." not in rest:
-            return "/".join([places[name], *rest])
-    if path == "outputs":
-        names = [name for name in places if name.startswith("outputs/")]
-        hint = f"name one: {', '.join(names) or '`model`'}"
-        raise UsageError("`outputs` is not the name of an output", hint=hint, code="CT935")
-    message = f"`{path}` is not a result of the run"
-    raise UsageError(message, hint=did_you_mean(path, places), code="CT935")
-
-
-def _copy(runner: Runner, source: str, staging: Staging, below: str) -> bool:
-    """Return False if `source` does not exist. The name of each copied file begins with `below`."""
+def _copy(
+    runner: Runner, source: str, staging: Staging, below: str, roots: Iterable[str] = ()
+) -> bool:
+    """Return False if `source` does not exist, or is outside of `roots`. The name of each copied
+    file begins with `below`."""
     broken: list[str] = []
 
     def take(stream: IO[bytes]) -> None:
@@ -102,14 +92,19 @@ def _copy(runner: Runner, source: str, staging: Staging, below: str) -> bool:
             broken.append(str(error))
 
     try:
-        runner.read("tar", source, take=take)
+        said = runner.read("tar", source, *roots, take=take)
     except CommandFailed as error:
-        if error.exit_status == _NOTHING:
-            return False
-        raise
+        if error.exit_status not in (_NOTHING, _OUTSIDE):
+            raise
+        if error.exit_status == _OUTSIDE:
+            tell(error.message)
+        return False
     if broken:
         message = f"the download of `{source}` was interrupted: {broken[0]}"
         raise TargetUnreachable(message, hint="download it again")
+    for line in said.splitlines():
+        if line.startswith(_TOLD):
+            tell(line.removeprefix(_TOLD))
     return True
 
 

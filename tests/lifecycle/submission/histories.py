@@ -3,8 +3,8 @@
     python -m tests.lifecycle.submission.histories --count 100000 --seed 1     prints how many agree; exits 1 on a difference
 
 A history is a few commands of one user on one machine, in which processes die, answers are lost or late, stores are
-lost at any moment, copied or old, clocks are set, and two commands run at once. After it everything is settled, and
-these hold:
+lost, copied or moved at any moment, or old, clocks are set, and two commands run at once. After it everything is
+settled, and these hold:
 
 1. A run that the user was told of as new exists, is what that command asked for, and was told of as new only once. A
    run whose folder was removed with its store may be followed by another one of its name when all its processes ended.
@@ -14,6 +14,8 @@ these hold:
    The submit that starts another run all the same names each one that nobody was told of.
 4. Nothing is lost: each run is in the store that submitted it, and each record of a store has its run.
 5. `recover` tells the truth: what it finished is there, what it forgot is not, and never will be.
+6. No command that reads ends a process. `stop` ends the run whose own folder it is given, wherever that was moved, and
+   nothing in a copy of it, where the run is over.
 """
 
 from __future__ import annotations
@@ -52,11 +54,13 @@ def history(seed: int) -> list[str]:
         for _ in range(random.choice((1, 1, 2)))
     ]
     old: list[tuple[str, StoreFile]] = []
-    for _ in range(random.randint(2, 7)):
-        told.append(_happen(world, random, plans, old))
-    _settle(world)
     try:
-        _check(world)
+        with world.folders.simulated():
+            for _ in range(random.randint(2, 8)):
+                told.append(_happen(world, random, plans, old))
+                _look(world)
+            _settle(world)
+            _check(world)
     except Difference as error:
         raise Difference("\n".join([f"seed {seed}: {error}", *told, *_story(world)])) from None
     return told
@@ -88,6 +92,15 @@ def _happen(
         others = [world.submit(random.choice(plans), path)] if random.random() < 0.5 else []
         world.run(world.submit(plan, path), *others, world.removal(path))
         return f"submit {plan} in {path}, whose state folder is removed meanwhile, beside {len(others)} others"
+    if event in ("submit and copy", "submit and move"):
+        act = world.copy if event == "submit and copy" else world.move
+        world.store(_PATHS[0])
+        world.run(world.submit(plan, _PATHS[0]), world.while_running(act, *_PATHS))
+        return f"submit {plan} in {_PATHS[0]}, whose state folder gets a copy or another path meanwhile"
+    if event == "stop":
+        wrong = world.folders.stop(random.choice(_PATHS))
+        if wrong is not None:
+            raise Difference(wrong)
     if event == "submit and recover":
         dies_at = random.randint(1, 30) if random.random() < 0.3 else None
         world.run(world.submit(plan, path, dies_at=dies_at), world.recover(path))
@@ -106,6 +119,10 @@ def _happen(
         world.lose(path, with_folders=random.random() < 0.5)
     elif event == "copy":
         world.copy(_PATHS[0], _PATHS[1])
+    elif event == "move":
+        world.move(_PATHS[0], _PATHS[1])
+    elif event == "kill":
+        world.folders.kill_supervisor(with_guard=random.random() < 0.5)
     elif event == "keep":
         old.append((path, StoreFile(world, path, world.store(path).salt, world.store(path).db)))
     elif event == "restore" and old:
@@ -117,11 +134,19 @@ def _happen(
     return f"{event} {path}"
 
 
+def _look(world: World) -> None:
+    """Somebody asks for all runs of each state folder."""
+    for path in _PATHS:
+        wrong = world.folders.look(path)
+        if wrong is not None:
+            raise Difference(wrong)
+
+
 _EVENTS = (
     "submit", "two submits", "submit and recover", "submit and remove", "recover", "wait", "set clock", "boot", "lose", "copy", "keep",
-    "restore", "reach",
+    "restore", "reach", "move", "kill", "stop", "submit and copy", "submit and move",
 )  # fmt: skip
-_WEIGHTS = (40, 12, 6, 6, 8, 12, 5, 2, 4, 3, 3, 3, 5)
+_WEIGHTS = (40, 12, 6, 6, 8, 12, 5, 2, 4, 5, 3, 3, 5, 4, 8, 6, 4, 4)
 
 
 def _settle(world: World) -> None:

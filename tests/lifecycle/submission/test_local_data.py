@@ -224,3 +224,18 @@ def test_credentials_in_data_are_named(cloud: Cloud, folder: Path) -> None:
         item for item in ct.plan(job_of(cloud), cloud.settings).findings if item.code == "CT304"
     ]
     assert [item.details for item in found] == [(".env: an environment file",)]
+
+
+def test_links_out_of_data_are_named(cloud: Cloud, folder: Path) -> None:
+    """What they lead to is uploaded, as ever; links inside the folder, and a folder that is a link, need no word."""
+    data = folder / "src/data"
+    (folder / "elsewhere").mkdir()
+    (folder / "elsewhere/key").write_text("x")
+    links = {"out": folder / "elsewhere/key", "up": "../train.py", "twice": "up"}
+    for name, target in {**links, "below": folder / "elsewhere", "inside": "a.csv"}.items():
+        (data / name).symlink_to(target)
+    (folder / "entrance").symlink_to("src/data")
+    for place in ("./src/data", "./entrance"):
+        notes = ct.plan(job_of(cloud, place), cloud.settings).notes
+        (note,) = (text for text in notes if "links lead out" in text)
+        assert note.endswith("is uploaded: `below/key`, `out`, `twice`, `up`")

@@ -6,8 +6,9 @@ The code under test is the real one: `submission.py`, `Store` on SQLite, and the
   this one is killed. A killed process raises `Killed`; from then on all that it holds is inert, as after SIGKILL, so
   that no `except` and no `finally` of it has an effect.
 * A service takes requests at once, late (its sender may be dead by then), or never. Its answers can be lost.
-* A store can be lost, also while a command runs, and with the folders of its runs; it can be copied, or replaced by an
-  old copy; a clock can be set; a machine can boot.
+* A store can be lost, also while a command runs, and with the folders of its runs; it can be replaced by an old copy; a
+  clock can be set; a machine can boot.
+* A state folder can be copied, moved and removed while its runs go on; its local runs are real folders (`folders.py`).
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from cloudtrain.plans.plan import Plan
 from cloudtrain.plans.states import RunRef
 from cloudtrain.system.processes import Moment
 from cloudtrain.targets.common.compiling import run_name, submission_key
+from tests.lifecycle.submission.folders import Folders
 
 IN_FLIGHT = 60.0
 ME = "me@here"
@@ -218,6 +220,8 @@ class Service:
         ):
             return False
         self.jobs.append(Job(name, plan, intent, self.world.time))
+        if self.kind == "folder":
+            self.world.folders.start(intent.store.path, name)
         return True
 
 
@@ -353,6 +357,7 @@ class World:
             kind: Service(self, kind) for kind in ("unique", "folder", "upsert", "multiple")
         }
         self.stores: dict[str, StoreFile] = {}
+        self.folders = Folders(random)
         self.locks: dict[Any, Process] = {}
         self.intents: list[Intent] = []
         self.recovered: list[tuple[str, str, bool]] = []
@@ -392,6 +397,7 @@ class World:
         self.pass_time(20)
         self.boots += 1
         self.booted = self.time
+        self.folders.boot()
 
     # stores
 
@@ -407,6 +413,8 @@ class World:
         for job in self.services["folder"].jobs if with_folders else ():
             if job.gone is None and job.intent.store.path == path:
                 job.gone = self.time + self.random.choice((0.0, 2.0, 100.0))
+        if with_folders:
+            self.folders.remove(path)
 
     def removal(self, path: str) -> Process:
         """`rm -r` of the store and all that is beside it, at any moment of the commands that run with it."""
@@ -419,10 +427,28 @@ class World:
         return Process(self, command)
 
     def copy(self, source: str, path: str) -> None:
-        """The store's folder is copied to another path."""
+        """The state folder is copied to another path."""
         file = self.store(source)
         salt = file.salt if path == source else salt_of_moved_store(file.salt, path)
         self.stores[path] = StoreFile(self, path, salt, file.db)
+        self.folders.copy(source, path)
+
+    def move(self, source: str, path: str) -> None:
+        """The state folder gets another path. Its store has another salt there, as a copy has."""
+        file = self.store(source)
+        self.stores[path] = StoreFile(self, path, salt_of_moved_store(file.salt, path), file.db)
+        del self.stores[source]
+        self.folders.move(source, path)
+
+    def while_running(self, act: Callable[[str, str], None], source: str, path: str) -> Process:
+        """`copy` or `move`, at any moment of the commands that run with it."""
+
+        def command(process: Process) -> None:
+            for _ in range(self.random.randint(0, 25)):
+                process.step()
+            act(source, path)
+
+        return Process(self, command)
 
     def restore(self, path: str, old: StoreFile) -> None:
         """An old copy takes the place of the store, under its salt."""

@@ -44,14 +44,20 @@ def test_killed_supervisor(place: Place) -> None:
 
 
 def test_killed_supervisor_and_guard(place: Place) -> None:
-    """When the guard is killed too, the next to ask for the status cleans up."""
+    """When the guard is killed too, nobody who only asks for the status kills anything; `stop` cleans up."""
     run = place.submit(TREE)
     run.wait_for_line("up")
     supervisor, guard = run.ours("supervisor"), run.ours("guard")
     guard.kill()
     supervisor.kill()
     eventually(lambda: len(run.processes()) == 3, "only the script and its children are left")
-    eventually(lambda: run.status.state is RunState.LOST, "the run is lost")
+    status = run.status
+    assert not status.state.is_final
+    assert f"`cloudtrain stop {run.ref.name}`" in str(status.reason)
+    assert [listed.status.state for listed in run.service.runs()] == [status.state]
+    assert len(run.processes()) == 3
+    run.service.stop(run.ref)
+    assert run.status.state is RunState.LOST
     assert run.nothing_is_left()
 
 
@@ -96,7 +102,7 @@ def test_lost_although_its_output_cannot_be_completed(place: Place, broken: str)
     make = Path.mkdir if broken == "output.jsonl" else Path.touch
     make(run.folder / broken)
     supervisor.kill()
-    eventually(lambda: run.status.state.is_final, "the run is lost")
+    eventually(lambda: run.service.stop(run.ref) or run.status.state.is_final, "the run is lost")
     assert run.status.state is RunState.LOST
     assert "was killed, and with it every process of the run; its output is incomplete: " in str(
         run.status.reason

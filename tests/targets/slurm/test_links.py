@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.errors import TargetError
+from cloudtrain.system.processes import listening
 from cloudtrain.targets.slurm.runner import Runner
 from cloudtrain.targets.slurm.transfer import download
 
@@ -72,6 +73,65 @@ def test_one_linked_file(run: Path) -> None:
     """A file that is a link, with a name that an option could have."""
     (run / "model" / "--last").symlink_to("steps/10.pt")
     assert copied(run, "model/--last") == {"--last": b"ten"}
+
+
+IN = {
+    "kept.pt": "../kept.pt",
+    "it's\nsame.pt": "steps/10.pt",
+    "chain.pt": "kept.pt",
+    "round.pt": "steps/../../model/steps/10.pt",
+    "other.pt": "../../scratch/state.pt",
+    "folder": "../kept",
+}
+OUT = {
+    "passwd": "/etc/passwd",
+    "steps/up": "../../../key",
+    "through": "home/key",
+    "home": "../..",
+    "steps/chain": "../passwd",
+    "it's\nout": "/etc/passwd",
+}
+
+
+def test_links_out_of_the_run(run: Path) -> None:
+    """Links to other places of the run are followed, also to an output elsewhere; others are named and left, as are
+    what is no file and what lies below them."""
+    scratch = run.parent / "scratch"
+    for folder in (scratch, run / "kept"):
+        folder.mkdir()
+    for file in (scratch / "state.pt", run / "kept.pt", run / "kept/a.pt"):
+        file.write_bytes(b"ten")
+    (run.parent / "key").write_text("secret")
+    (run / "mine").symlink_to(run.parent)
+    (scratch.parent / "entrance").symlink_to("scratch")
+    outputs = {
+        "model": str(run / "model"),
+        "checkpoint": str(scratch.parent / "entrance"),
+        "outputs/mine": str(run / "mine"),
+    }
+    (run / "outputs.json").write_text(json.dumps(outputs))
+    for link, target in {**IN, **OUT}.items():
+        (run / "model" / link).symlink_to(target)
+    os.mkfifo(run / "model/pipe")
+    told: list[str] = []
+    with listening(told.append):
+        found = copied(run, "")
+    files = ("steps/10.pt", *(name for name in IN if name != "folder"), "folder/a.pt")
+    expected = dict.fromkeys([*(f"model/{name}" for name in files), "checkpoint/state.pt"], b"ten")
+    assert found == expected
+    assert {text.partition("` is not copied")[0] for text in told} == {
+        f"`{run}/{name}".replace("\n", "?") for name in ("mine", *(f"model/{name}" for name in OUT))
+    }
+
+
+@pytest.mark.parametrize("place", ["model/passwd", "model/home", "model/home/key"])
+def test_a_link_out_of_the_run_that_is_asked_for(run: Path, place: str) -> None:
+    """It is none of the run's results."""
+    (run.parent / "key").write_text("secret")
+    for link in ("passwd", "home"):
+        (run / "model" / link).symlink_to(OUT[link])
+    with pytest.raises(TargetError, match="wrote nothing to"):
+        copied(run, place)
 
 
 def test_unreadable_file(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,7 @@ from cloudtrain.errors import NothingWritten, TargetError, UsageError, did_you_m
 from cloudtrain.plans.plan import Upload
 from cloudtrain.plans.states import LogLine
 from cloudtrain.system.plugins import require
+from cloudtrain.system.processes import tell
 from cloudtrain.system.staging import Staging, Unsafe, safe_name, safe_target
 from cloudtrain.targets.common.archives import landing
 from cloudtrain.targets.common.services import Denied, NotThere
@@ -214,7 +215,8 @@ Rename = Callable[[str], str | None]
 
 
 def stage(archive: Path, staging: Staging, rename: Rename) -> None:
-    """Write the members that `rename` selects into the staging folder."""
+    """Write the members that `rename` selects into the staging folder. Links out of the archive are
+    left, and named."""
     with _open(archive) as tar:
         for member in tar:
             if member.isdir():
@@ -223,7 +225,12 @@ def stage(archive: Path, staging: Staging, rename: Rename) -> None:
             path = safe_name(member.name)
             name = rename(path)
             if member.issym():
-                safe_target(path, member.linkname)
+                try:
+                    safe_target(path, member.linkname)
+                except Unsafe as error:  # the script's own link, such as one to an input
+                    if name is not None:
+                        tell(f"{error}, so it is not copied")
+                    continue
             elif not (member.isreg() or member.islnk()):
                 raise Unsafe(member.name, "is neither a file nor a link")
             if name is None:

@@ -1,0 +1,308 @@
+"""Takes the wrappers off a launch line: `srun`, `bash -c`, scripts, containers and the like."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from cloudtrain.adoption.expansion import Open, Value, part_of
+from cloudtrain.adoption.launches import OPTIONS, tool_of
+from cloudtrain.adoption.shell import ShellCommand, commands_of
+from cloudtrain.documents.document import Unreadable, read_text
+from cloudtrain.rules.job import LAUNCHER_VARIABLES
+
+SETUP = re.compile(
+    r"(module|ml|source|\.|conda|mamba|micromamba|spack|ulimit|mkdir -p|export)\s|"
+    r"eval \"\$\((conda|micromamba) "
+)
+"""Beginnings of lines that prepare the shell for the launch line."""
+
+
+_SHORT = dict(pair.split("=") for pair in OPTIONS["srun"]["short"])
+"""The long names of the short options of `sbatch` and `srun`."""
+
+
+@dataclass
+class LaunchCommand:
+    """The words of a launch command, and what its wrappers say."""
+
+    words: list[str]
+    variables: dict[str, str] = field(default_factory=dict)
+    lost: dict[str, str] = field(default_factory=dict)
+    srun: dict[str, str] | None = None
+    """The options of `srun` by their long names; None if no wrapper is `srun`."""
+    before: list[ShellCommand] = field(default_factory=list)
+    """The commands before the launch line, in the script that the wrapper `bash` starts."""
+    after: list[ShellCommand] = field(default_factory=list)
+    """The commands after it."""
+    why_not: str = ""
+    """Why the command starts nothing that cloudtrain can read."""
+
+
+_MOST_SCRIPTS = 500
+
+
+class ScriptFiles:
+    """The shell scripts that a script in `folder` can start, also those that it has written."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self.written: dict[str, str] = {}
+        self.started: set[str] = set()
+        self.count = 0
+
+    def read(self, name: str) -> str | None:
+        """Return the text of a script; None for a file that is not here, and for one that prepares
+        the shell of one machine."""
+        if name in self.written:
+            self.started.add(name)
+            return self.written[name]
+        if isinstance(name, Open) or os.path.isabs(name) or name.endswith("activate"):
+            return None
+        for place in (self.folder, "."):
+            file = os.path.join(place, name)
+            if os.path.isfile(file):
+                try:
+                    return read_text(file)
+                except (OSError, Unreadable):
+                    return None
+        return None
+
+    def commands_of(self, text: str, variables: Mapping[str, Value]) -> list[ShellCommand]:
+        """Return the commands of a script, and keep the files that they write."""
+        self.count += 1
+        if self.count > _MOST_SCRIPTS:
+            raise ValueError("its scripts start each other without an end")
+        commands = commands_of(text, variables, self.read)
+        for command in commands:
+            if command.words == ["cat"] and command.document is not None:
+                self.written[command.output] = command.document
+        return commands
+
+
+def unwrap(command: ShellCommand, files: ScriptFiles) -> LaunchCommand:
+    """Return the launch command in a command of a script. The result has no words if there is
+    none."""
+    launch = LaunchCommand([*command.words])
+    # each round takes one wrapper off
+    while launch.words and tool_of(launch.words) is None:
+        name = os.path.basename(launch.words[0])
+        assignment = re.fullmatch(r"([A-Za-z_]\w*)=(.*)", launch.words[0], re.DOTALL)
+        if name == "srun":
+            launch.srun, launch.words = srun_options(launch.words[1:])
+            for option, value in launch.srun.items():
+                is_default = (option, value) == ("export", "ALL")
+                if not is_default and option not in OPTIONS["srun"]["known"]:
+                    why = CONTAINER if option.startswith("container") else _NO_FIELD
+                    launch.lost[f"--{option}"] = why
+        elif name in ("bash", "sh") or re.search(r"\.(sh|bash)$", name):
+            launch.words = _inner_words(launch, command, files)
+        elif assignment:
+            launch.variables[assignment[1]] = part_of(launch.words[0], assignment[2])
+            launch.words.pop(0)
+        elif name in OPTIONS["shell"]["wrappers"]:
+            _take_off(launch, name)
+        else:
+            launch.why_not = f"`{name}` is not a launcher that it knows"
+            if name == "sbatch":
+                launch.why_not = "the script that it submits is not here"
+            if isinstance(launch.words[0], Open):
+                launch.why_not = "only a running shell knows what this is"
+            # what srun starts may be a wrapper of the user's own
+            is_wrapper = launch.srun is not None and name not in OPTIONS["shell"]["harmless"]
+            if is_wrapper:
+                _take_off(launch, name)
+            else:
+                launch.words = []
+    return launch
+
+
+def srun_options(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """Return the options at the beginning of the words after `srun`, by their long names, and the
+    other words."""
+    options = dict[str, str]()
+    rest = [*words]
+    while rest and rest[0].startswith("-") and len(rest[0]) > 1:
+        word = rest.pop(0)
+        if word == "--":
+            break
+        name, value = split_option(word)
+        takes_next = "=" not in word and name not in OPTIONS["srun"]["flags"]
+        if not value and takes_next and rest:
+            value = rest.pop(0)
+        options[name] = part_of(word, value)
+    return options, rest
+
+
+def split_option(word: str) -> tuple[str, str]:
+    """Return the long name of an option of `sbatch` or `srun`, and the value in the same word:
+    `--nodes=2`, `--node=2`, `-N2`."""
+    if not word.startswith("--"):
+        return _SHORT.get(word[1:2], word[1:2]), word[2:]
+    name, _, value = word[2:].partition("=")
+    name = name.replace("_", "-")
+    if name not in OPTIONS["srun"]["long"]:
+        # the beginning of a name will do if no other option has it
+        names = [each for each in OPTIONS["srun"]["long"] if each.startswith(name)]
+        name = names[0] if len(names) == 1 else name
+    return _SYNONYMS.get(name, name), value
+
+
+_SYNONYMS = {"node": "nodes", "tasks-per-node": "ntasks-per-node"}
+
+
+_NO_FIELD = "a job has no field for this option of srun"
+CONTAINER = (
+    'write the image into `environment.image`, and `container = "pyxis"` and `mounts` '
+    "under `[slurm]`"
+)
+"""Why the job lacks an option about a container."""
+
+
+def _inner_words(launch: LaunchCommand, command: ShellCommand, files: ScriptFiles) -> list[str]:
+    """Return the launch command in the script that a shell runs: after `-c`, in a file, or in the
+    here-document of the command. Return nothing if there is none, or more than one."""
+    name, *rest = launch.words
+    script: str | None = command.document
+    if os.path.basename(name) not in ("bash", "sh"):
+        rest.insert(0, name)
+    is_text = False
+    while rest and rest[0].startswith("-"):
+        is_text = is_text or rest[0].endswith("c")
+        rest.pop(0)
+    if rest:
+        script = rest[0] if is_text else files.read(rest[0])
+        if is_text:
+            rest[1:] = rest[2:]  # the word after the text is `$0`
+    launch.why_not = f"`{rest[0]}` is not here" if rest else "it starts a shell without a script"
+    try:
+        variables: dict[str, Value] = {**command.exported, **command.assigned, **launch.variables}
+        commands = files.commands_of(script or "", {**variables, "@": rest[1:]})
+    except ValueError as error:
+        launch.why_not = str(error)
+        return []
+    start, line, _ = only_launch(commands, files)
+    if start is None or line is None:
+        launch.why_not = launch.why_not if script is None else why_none(commands, files)
+        return []
+
+    place = commands.index(start)
+    launch.before = commands[:place] + line.before
+    launch.after = commands[place + 1 :] + line.after
+    launch.lost |= line.lost
+    for name, value in (start.exported | start.assigned | line.variables).items():
+        if isinstance(value, Open) and value != variables.get(name):
+            if name not in LAUNCHER_VARIABLES:
+                launch.lost[f"${name}"] = f"only the shell of a rank knows `{value[:80]}`"
+        else:
+            launch.variables[name] = value
+    launch.srun = line.srun or launch.srun
+    return line.words
+
+
+Pair = tuple[ShellCommand, LaunchCommand]
+
+
+def only_launch(
+    commands: Sequence[ShellCommand], files: ScriptFiles
+) -> tuple[ShellCommand | None, LaunchCommand | None, Sequence[Pair]]:
+    """Return the only command that starts a training, with its launch command, or None for both;
+    and all of those that may be meant."""
+    pairs = []
+    for command in commands:
+        line = unwrap(command, files)
+        if line.words:
+            pairs.append((command, line))
+    # a script may also prepare its data with Python, or start the training under other conditions
+    for is_meant in _PREFERENCES:
+        preferred = [pair for pair in pairs if is_meant(*pair)]
+        if len(pairs) > 1 and preferred:
+            pairs = preferred
+    if len(pairs) != 1:
+        return None, None, pairs
+    return *pairs[0], pairs
+
+
+_TRAINING = re.compile(r"(train|tune|main)\w*(\.py)?$")
+
+_PREFERENCES: Sequence[Callable[[ShellCommand, LaunchCommand], object]] = (
+    lambda command, _: not command.condition,
+    lambda _, line: tool_of(line.words) != ("python", 1),
+    lambda _, line: line.srun is not None,
+    lambda _, line: any(_TRAINING.search(word) for word in line.words[1:4]),
+)
+
+
+def why_none(commands: Sequence[ShellCommand], files: ScriptFiles) -> str:
+    """Return which line of a script may start a training, and why cloudtrain cannot read it."""
+    for command in reversed(commands):
+        if command.words[:1] == ["exit"] and not command.condition:
+            return f"line {command.line} ends the script (`--args` gives it arguments)"
+        if command.words and not is_harmless(command) and not SETUP.match(command.text):
+            why = unwrap(command, files).why_not
+            return f"line {command.line} starts `{command.text[:80]}`, which it cannot read: {why}"
+    return "it has no command"
+
+
+def _not_run(lines: Sequence[str]) -> str:
+    return f"the job does not run these lines: {'; '.join(lines)[:200]}"
+
+
+def _take_off(launch: LaunchCommand, name: str) -> None:
+    """Take the wrapper `name` off, with its options: all words up to the next shell, `srun` or
+    launcher. If none follows, the launch command has no words then."""
+    rest = launch.words[1:]
+    for at, word in enumerate(rest):
+        is_wrapper = os.path.basename(word) in ("bash", "sh", "srun")
+        if not is_wrapper and tool_of(rest[at:]) is None:
+            continue
+
+        launch.words = rest[at:]
+        wrapper = rest[:at]
+        if name == "env":
+            assignments = [word for word in wrapper if re.match(r"[A-Za-z_]\w*=", word)]
+            for word in assignments:
+                variable, _, value = word.partition("=")
+                launch.variables[variable] = part_of(word, value)
+            wrapper = [word for word in wrapper if word not in assignments]
+        # these four change nothing for a job, unless they have options
+        if wrapper or name not in ("env", "time", "stdbuf", "sudo"):
+            why = (
+                "the job starts the launch line without this; an image or the setting "
+                "`setup` prepares the packages"
+            )
+            launch.lost[" ".join([name, *wrapper])[:80]] = why
+        return
+    launch.words = []
+
+
+def not_run_in(commands: Sequence[ShellCommand]) -> dict[str, str]:
+    """Return what is lost with the commands that the job does not run."""
+    lines: dict[str, list[str]] = {}
+    for command in commands:
+        if not command.words or not is_harmless(command):
+            lines.setdefault(command.condition, []).append(command.text)
+    lost = {}
+    for condition, texts in lines.items():
+        if not condition:
+            lost["other lines"] = _not_run(texts)
+            continue
+        lost[condition[:80]] = (
+            "only a running shell can decide this, so it counts as not met. Otherwise the script "
+            f"would run: {'; '.join(texts)[:200]}"
+        )
+    return lost
+
+
+def is_harmless(command: ShellCommand) -> bool:
+    """Return whether the training is the same without this command, such as `echo`."""
+    name = command.words[0]
+    if name == "cd":  # which is followed
+        return True
+    if name not in OPTIONS["shell"]["harmless"]:
+        return False
+    if command.after_pipe:
+        return True
+    return not re.search(r"[^&\d]>(?! ?/dev/null)|<<", command.text)
