@@ -254,8 +254,9 @@ def select_original(originals: Sequence[Original | UsageError], name: str | None
     `UsageError` if there is none, or if there are several."""
     jobs = by_name(originals)
     if name is not None:
-        for own_name, job in jobs.items():
-            if name in (own_name, getattr(job, "name", None)):
+        for number, (own_name, job) in enumerate(jobs.items(), 1):
+            # a script may name its jobs by the time
+            if name in (own_name, getattr(job, "name", None), str(number)):
                 return _adoptable(job)
         near = did_you_mean(name, jobs)
         hint = near or f"choose one of {_listed(jobs)} with `--job`"

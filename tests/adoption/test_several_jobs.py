@@ -78,7 +78,7 @@ def test_all_jobs_are_written(cli: Cli, folder: Path, tmp_path: Path) -> None:
     assert cli("adopt", str(folder / "job.py"), "--all", "--job", "seed").code == 2
 
 
-@pytest.mark.parametrize("name", ["seed-2", "seed-2026-01-02-00-00-00-000"])
+@pytest.mark.parametrize("name", ["seed-2", "seed-2026-01-02-00-00-00-000", "2"])
 def test_a_job_is_chosen_by_its_name(name: str, tmp_path: Path) -> None:
     """That of its job file, or that which the other tool gave it. Every error says which names there are."""
     names = ("seed-2026-01-01-00-00-00-000", "seed-2026-01-02-00-00-00-000", "prep")
