@@ -8,7 +8,9 @@ Code for a specific service is in the folder of the service's target
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 from cloudtrain.adoption.launched import (
@@ -34,7 +36,7 @@ from cloudtrain.errors import CloudtrainError, UsageError, did_you_mean, quoted,
 from cloudtrain.plans.states import RunRef
 from cloudtrain.system.plugins import part
 from cloudtrain.targets.adoption import Original
-from cloudtrain.targets.contract import OriginalFetcher
+from cloudtrain.targets.contract import AdopterMaker, OriginalFetcher
 from cloudtrain.targets.registry import target_of
 
 # `ct.adopt`: turns another tool's job into a cloudtrain job, and compares the requests of both.
@@ -63,10 +65,9 @@ def adopt(
             stdin; a script or a notebook that uses an SDK; an existing job on a target
             (`sagemaker://REGION/NAME`); a launch line, a batch script, or a task file.
         arguments: the command-line arguments of the script, if the source is one.
-        job: the name of the job to adopt, if the source has several.
+        job: the name of the job to adopt, if the source has several: that of its job file.
         folder: the folder of the new job file. Relative paths in the job file start in this folder.
-        execute: allow cloudtrain to run the script and to stop it at the first job that it creates
-            (docs/adopting.md).
+        execute: allow cloudtrain to run the script, whose jobs it captures (docs/adopting.md).
         python: an interpreter that has the script's packages; default: this interpreter.
         time_limit: the maximum running time of the script, in seconds.
 
@@ -75,7 +76,7 @@ def adopt(
             names none of them.
     """
     source = str(source)
-    try:
+    with _explained(source):
         launch = launch_of(source, arguments)
         if launch is not None:
             if job is not None:
@@ -89,6 +90,51 @@ def adopt(
             source, arguments, execute=execute, python=python, time_limit=time_limit
         )
         return adopt_original(select_original(originals, job), Path(folder))
+
+
+def adopt_all(
+    source: str,
+    arguments: Sequence[str] = (),
+    *,
+    folder: Path | None,
+    execute: bool = False,
+    python: str | None = None,
+    time_limit: float = TIME_LIMIT,
+) -> dict[str, Adoption | UsageError]:
+    """Convert all jobs of a source, each for a folder of its own below `folder`, or for the working
+    directory if it is None. Return them by the names of these folders; for a job that cannot be
+    adopted the error. The other arguments and the errors are those of `adopt`."""
+    with _explained(source):
+        launch = launch_of(source, arguments)
+        if launch is not None:
+            adoption = adopt_launch(*launch, folder or Path())
+            return {str(adoption.job.name): adoption}
+        originals = originals_of(
+            source, arguments, execute=execute, python=python, time_limit=time_limit
+        )
+
+    adoptions = dict[str, Adoption | UsageError]()
+    for name, original in by_name(originals).items():
+        adoptions[name] = _verdict(original, folder / name if folder else Path(), source)
+    return adoptions
+
+
+def _verdict(original: Original | UsageError, folder: Path, source: str) -> Adoption | UsageError:
+    """Return the adoption of a job, or the error if it cannot be adopted."""
+    if isinstance(original, UsageError):
+        return original
+    try:
+        with _explained(source):
+            return adopt_original(original, folder)
+    except UsageError as error:
+        return error
+
+
+@contextmanager
+def _explained(source: str) -> Iterator[None]:
+    """Raise UsageError in place of an error that a value of the source causes."""
+    try:
+        yield
     except CloudtrainError:  # some of them are a ValueError or a LookupError, too
         raise
     except _WRONG_TYPES as error:
@@ -162,8 +208,8 @@ def is_script(source: str) -> bool:
 
 def originals_of(
     source: str, arguments: Sequence[str], *, execute: bool, python: str | None, time_limit: float
-) -> list[Original]:
-    """Return the jobs in a source."""
+) -> Sequence[Original | UsageError]:
+    """Return the jobs in a source; the error for a script's job that cannot be adopted."""
     if is_script(source):
         if not execute:
             hint = "allow it with `--yes`, or with `execute=True` in Python"
@@ -203,17 +249,83 @@ def original_at(reference: str) -> Original:
     return original
 
 
-def select_original(originals: Sequence[Original], name: str | None) -> Original:
-    """Return the job named `name`, or the only job if no name is given. Raises `UsageError` if
-    there is none."""
-    names = [original.name for original in originals]
+def select_original(originals: Sequence[Original | UsageError], name: str | None) -> Original:
+    """Return the job named `name`; without a name, the only job that can be adopted. Raises
+    `UsageError` if there is none, or if there are several."""
+    jobs = by_name(originals)
     if name is not None:
-        if name not in names:
-            near = did_you_mean(name, names)
-            raise cannot_adopt(f"the source has no job `{name}`", near)
-        return originals[names.index(name)]
-    if len(originals) > 1:
-        first_names = quoted(names[:20])
-        hint = f"choose one of {first_names} with `--job`"
-        raise cannot_adopt(f"the source has {len(originals)} jobs", hint)
-    return originals[0]
+        for number, (own_name, job) in enumerate(jobs.items(), 1):
+            # a script may name its jobs by the time
+            if name in (own_name, getattr(job, "name", None), str(number)):
+                return _adoptable(job)
+        near = did_you_mean(name, jobs)
+        first_names = quoted(list(jobs)[:_MOST_VERDICTS])
+        hint = near or f"choose one of {first_names} with `--job`"
+        raise cannot_adopt(f"the source has no job `{name}`", hint)
+
+    refused = [job.message for job in originals if isinstance(job, UsageError)]
+    if len(originals) - len(refused) > 1:
+        verdicts = []
+        for own_name, job in list(jobs.items())[:_MOST_VERDICTS]:
+            verdicts.append(f"`{own_name}` ({_words_of(job)})")
+        more = ", ..." if len(jobs) > _MOST_VERDICTS else ""
+        failed = [job.failed for job in originals if isinstance(job, Original) and job.failed]
+        if failed:
+            more += f"; failed: {', '.join(failed[0])}"
+        hint = f"choose one with `--job {next(iter(jobs))}`, or write all with `--all --write DIR`"
+        message = f"the source has {len(jobs)} jobs: {', '.join(verdicts)}{more}"
+        raise cannot_adopt(message, hint)
+
+    for job in originals:
+        if isinstance(job, Original):
+            others = "".join(f"; not adopted: {message}" for message in refused)
+            return replace(job, kind=job.kind + others)
+    return _adoptable(originals[0])
+
+
+_MOST_VERDICTS = 20
+"""The most jobs of a source that a message lists."""
+
+
+def _adoptable(job: Original | UsageError) -> Original:
+    if isinstance(job, UsageError):
+        raise job
+    return job
+
+
+def _words_of(job: Original | UsageError) -> str:
+    """Return how a job's request compares, in words: `equal`."""
+    verdict = _verdict(job, Path(), "")
+    if isinstance(verdict, UsageError):
+        return f"not adopted: {verdict.message}"
+    if verdict.equal:
+        return "equal"
+    return f"not equal: {', '.join(item.path for item in verdict.differences[:3])}"
+
+
+def by_name(originals: Sequence[Original | UsageError]) -> dict[str, Original | UsageError]:
+    """Return the jobs by the names that their job files have, of which each is a folder's too. Jobs
+    of one name get numbers."""
+    jobs = dict[str, Original | UsageError]()
+    for original in originals:
+        name = _name_of(original)
+        count = 1
+        numbered = name
+        while numbered in jobs:
+            count += 1
+            numbered = f"{name}-{count}"
+        jobs[numbered] = original
+    return jobs
+
+
+def _name_of(original: Original | UsageError) -> str:
+    """Return the name that the job file of a job has; `other` for a job that cannot be adopted."""
+    if isinstance(original, UsageError):
+        return "other"
+    if original.search is not None:
+        return str(original.search.fields["name"])
+    make_adopter = part(target_of(original.target), AdopterMaker)
+    assert make_adopter is not None, "the target has read the original"
+    with suppress(*_WRONG_TYPES):
+        return str(next(make_adopter().drafts(original)).job["name"])
+    return "job"

@@ -1,5 +1,5 @@
-"""A program that runs a script and stops it at the first job that it creates. `cloudtrain adopt`
-starts a copy of this file.
+"""A program that runs a script to its end, and captures the jobs that it creates. `cloudtrain
+adopt` starts a copy of this file.
 
 The script's own interpreter runs the copy, so this file uses only the standard library and works
 with Python 3.7 and newer. The file `plan.json` in the folder of the copy holds the names of the
@@ -14,6 +14,8 @@ import os
 import socket
 import sys
 import threading
+import time
+import traceback
 
 CREATING = (
     "fit",
@@ -27,22 +29,27 @@ CREATING = (
 MOST_KEPT = 256 << 20
 """The most bytes of uploads that are kept, without the archives."""
 
+MOST_JOBS = 200
+"""The most jobs that are captured."""
+
+LONGEST_SLEEP = 0.02
+"""In seconds, once a job was created: a script that waits for its job asks for its state again and
+again, and is told at once that the job has completed."""
+
 
 def main(folder):
     """Block the network, install the hooks, and run the script or the cells that `plan.json` in
     `folder` names."""
     with open(os.path.join(folder, "plan.json"), encoding="utf-8") as file:
         plan = json.load(file)
+    script = os.path.abspath(plan["script"])
     refuse_sockets()
-    sys.meta_path.insert(0, Finder(hooks_of(folder, plan["hooks"])))
+    sys.meta_path.insert(0, Finder(hooks_of(folder, plan["hooks"], script)))
 
     sys.argv = [plan["script"], *plan["arguments"]]
     sys.path[0] = os.getcwd()
     if plan["cells"] is None:
-        import runpy
-
-        sys.path[0] = os.path.dirname(os.path.abspath(plan["script"]))
-        runpy.run_path(os.path.abspath(plan["script"]), run_name="__main__")
+        run_script(folder, script)
         return
 
     names = {"__name__": "__main__"}
@@ -61,6 +68,37 @@ def main(folder):
             # the next statements may still create the job
             except Exception as error:  # noqa: BLE001
                 fail(folder, title, error, statement, causes)
+
+
+def run_script(folder, script):
+    """Run a script. If it fails, record the line in which it does."""
+    import runpy
+
+    sys.path[0] = os.path.dirname(script)
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except Exception as error:
+        lines = [
+            frame.lineno
+            for frame in traceback.extract_tb(error.__traceback__)
+            if frame.filename == script
+        ]
+        if isinstance(error, SyntaxError) and error.filename == script:
+            lines = [error.lineno]
+        place = "line %s: " % lines[-1] if lines else ""
+        write(folder, "failed.txt", place + first_line_of(error))
+        raise
+
+
+def first_line_of(error):
+    """Return the type of an exception and the beginning of its message."""
+    return ("%s: %s" % (type(error).__name__, error)).partition("\n")[0][:200]
+
+
+def write(folder, name, line):
+    """Add a line to a file in the folder of the copy."""
+    with open(os.path.join(folder, name), "a", encoding="utf-8") as file:
+        file.write(line + "\n")
 
 
 def fail(folder, title, error, statement, causes):
@@ -82,13 +120,25 @@ def fail(folder, title, error, statement, causes):
             name = (node.asname or node.name).partition(".")[0]
             causes[name] = message
 
-    with open(os.path.join(folder, "failed.txt"), "a", encoding="utf-8") as file:
-        file.write(title + "\n")
+    write(folder, "failed.txt", title)
     place = os.path.join(folder, "cause.txt")
     creates = any(isinstance(node, ast.Attribute) and node.attr in CREATING for node in nodes)
     if creates and not os.path.exists(place):
         with open(place, "w", encoding="utf-8") as file:
             file.write(message.partition("\n")[0])
+
+
+def current_place(script):
+    """Return the line of the script or the cell that runs now: `line 7`. Empty in a thread."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if name == script:
+            return "line %d" % frame.f_lineno
+        if name.startswith("cell "):
+            return name
+        frame = frame.f_back
+    return ""
 
 
 def refuse_sockets():
@@ -103,7 +153,7 @@ def refuse_sockets():
         setattr(socket, name, refuse)
 
 
-def hooks_of(folder, names):
+def hooks_of(folder, names, script):
     """Load the hooks `names` from `folder`. Return a dict that maps the name of each hooked module
     to a tuple: the hook and the functions that the hook calls with a captured job and with an
     upload."""
@@ -113,22 +163,30 @@ def hooks_of(folder, names):
         spec = importlib.util.spec_from_file_location("hook_" + name, path)
         hook = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(hook)
-        hooks[hook.MODULE] = (hook, taker(folder, name), keeper(folder))
+        hooks[hook.MODULE] = (hook, taker(folder, name, script), keeper(folder))
     return hooks
 
 
-def taker(folder, name):
-    """Return a function that writes a captured job to a file and ends the process at once. It does
-    not end the process by an exception, which the script could catch."""
+def taker(folder, name, script):
+    """Return a function that writes a captured job to a file, from which on no sleep is long."""
+    lock = threading.Lock()
+    jobs = os.path.join(folder, "jobs")
+    sleep = time.sleep
 
     def emit(record):
-        text = json.dumps({"target": name, "record": record}, default=str)
-        place = os.path.join(folder, "captured.json")
-        # by another name first, so that the file is whole or missing
-        with open(place + ".part", "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(place + ".part", place)
-        os._exit(0)
+        record = {"target": name, "record": record, "place": current_place(script)}
+        text = json.dumps(record, default=str)
+        with lock:
+            count = len(os.listdir(jobs))
+            # a script may create jobs in several processes
+            place = os.path.join(jobs, "%04d-%d" % (count, os.getpid()))
+            # by another name first, so that the file is whole or missing
+            with open(place + ".part", "w", encoding="utf-8") as file:
+                file.write(text)
+            os.replace(place + ".part", place + ".json")
+        if count + 1 == MOST_JOBS:
+            os._exit(0)
+        time.sleep = lambda seconds: sleep(min(seconds, LONGEST_SLEEP))
 
     return emit
 
@@ -151,8 +209,7 @@ def keeper(folder):
             with open(os.path.join(folder, "uploads", "%d" % count), "wb") as file:
                 file.write(content)
             count += 1
-            with open(os.path.join(folder, "uploads.txt"), "a", encoding="utf-8") as file:
-                file.write(place.replace("\n", " ") + "\n")
+            write(folder, "uploads.txt", place.replace("\n", " "))
 
     return keep
 

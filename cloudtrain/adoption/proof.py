@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,7 +27,7 @@ from cloudtrain.plans.document import on_one_line
 from cloudtrain.plans.plan import CompileContext, Plan
 from cloudtrain.rules.engine import is_written
 from cloudtrain.system.plugins import DEFAULT_TARGET, part
-from cloudtrain.targets.adoption import UNREAD, Adopter, Draft, Original
+from cloudtrain.targets.adoption import FILL_IN, UNREAD, Adopter, Draft, Original
 from cloudtrain.targets.contract import AdopterMaker, DataPlaces, SweepCompiler, Target
 from cloudtrain.targets.registry import target_of
 
@@ -290,6 +291,7 @@ def adopt_original(original: Original, place: Path) -> Adoption:
 
     `place` is the folder that the job file will be in.
     """
+    original = _without_secrets(original)
     if original.search is not None:
         try:
             return _best(original, place)
@@ -298,6 +300,83 @@ def adopt_original(original: Original, place: Path) -> Adoption:
             lost = {**original.lost, **dict.fromkeys(original.search.lost, why)}
             original = replace(original, search=None, lost=lost)
     return _best(original, place)
+
+
+SECRET = (
+    "it looks like a secret, so it is not copied: write its location into `environment.secrets`"
+)
+
+
+def _without_secrets(original: Original) -> Original:
+    """Return the job without the secrets in its request, which are lost."""
+    from cloudtrain.rules.values import secrets_in
+
+    found = secrets_in([*_texts(original.request, ()), *_texts(original.start, ())])
+    if not found:
+        return original
+    lost = dict(original.lost)
+    variables = list(original.secrets)
+    texts = set[str]()
+    for secret in found:
+        *_, holder, name = ("", *secret.path)
+        if secret.value not in texts:
+            lost[shown_path(secret.path)] = SECRET
+            if str(holder).lower().startswith("environment"):
+                variables.append(str(name))
+        texts.add(secret.value)
+
+    request = _hidden(original.request, texts)
+    start = _hidden(original.start, texts)
+    hidden = replace(original, request=request, start=start, lost=lost, secrets=tuple(variables))
+    # a text may hold several
+    return _without_secrets(hidden)
+
+
+def _texts(value: Any, path: ValuePath) -> Iterator[tuple[ValuePath, str]]:
+    """Yield the texts of a request with their paths. A command line has the path `("command",)` or
+    `("arguments",)`, and the value of a row such as `{Key: team, Value: a}` that of its key."""
+    if isinstance(value, str):
+        yield path, value
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            row = value.get("Key") if key == "Value" else None
+            if key == "command":
+                yield from _texts(inner, ("command",))
+            else:
+                yield from _texts(inner, (*path, str(row or key)))
+    elif isinstance(value, Sequence):
+        if value and all(isinstance(item, str) for item in value):
+            yield ("arguments",), shlex.join(value)
+        else:
+            for item in value:
+                yield from _texts(item, path)
+
+
+def _hidden(value: Any, secrets: Collection[str]) -> Any:
+    """Return a request without the values that are secrets, and with a placeholder for secrets in
+    longer texts."""
+    if isinstance(value, Mapping):
+        items = {key: _hidden(inner, secrets) for key, inner in value.items()}
+        kept = {key: inner for key, inner in items.items() if inner != FILL_IN}
+        is_row = "Key" in value and len(kept) == 1
+        return FILL_IN if is_row else kept
+    if isinstance(value, list):
+        rows = [(item, _hidden(item, secrets)) for item in value]
+        return [hidden for item, hidden in rows if hidden != FILL_IN or isinstance(item, str)]
+    if isinstance(value, str):
+        for secret in secrets:
+            value = value.replace(secret, FILL_IN)
+        return FILL_IN if value == f'"{FILL_IN}"' else value
+    return value
+
+
+def add_secrets(job: dict[str, Any], names: Sequence[str], target: Target) -> None:
+    """Let a job look its secrets up, at a place of the target that the user has to correct."""
+    place = next(iter(target.facts.secrets.values()), FILL_IN)
+    for name in names:
+        environment = job.setdefault("environment", {})
+        secrets = environment.setdefault("secrets", {})
+        secrets[name] = {target.name: place.replace("NAME", name)}
 
 
 def _best(original: Original, place: Path) -> Adoption:
@@ -441,6 +520,7 @@ def _finished(target: Target, adopter: Adopter, original: Original, draft: Draft
             draft.comments.pop((field_name,))
 
     ours = adopter.comparable(plan.request, original, context, plan)
+    add_secrets(draft.job, original.secrets, target)
     differences = differences_of(theirs.request, ours.request, adopter.reason, original.lost)
     return adoption_of(
         target.name,
@@ -448,7 +528,7 @@ def _finished(target: Target, adopter: Adopter, original: Original, draft: Draft
         draft,
         differences,
         [f"Adopted from {original.kind}."],
-        renewed=tuple(dict.fromkeys((*theirs.renewed, *ours.renewed))),
+        renewed=tuple(dict.fromkeys((*original.replaced.items(), *theirs.renewed, *ours.renewed))),
         files=original.files,
         code=original.code,
         data=original.made_data,

@@ -1,4 +1,4 @@
-"""Runs a script of another tool until it creates its first job.
+"""Runs a script of another tool, and captures the jobs that it creates.
 
 The script runs in a copy of its folder, without the network, with invalid credentials, and for a
 limited time. The script is the user's own: these limits protect from accidents, but not from
@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtrain.adoption.launches import cannot_adopt
 from cloudtrain.adoption.proof import UPLOADED
-from cloudtrain.adoption.sources import cells_of
+from cloudtrain.adoption.sources import cells_of, not_run
 from cloudtrain.documents.archives import archive_of, files_of
 from cloudtrain.documents.document import read_bytes, read_text
 from cloudtrain.errors import UsageError
@@ -49,6 +49,9 @@ _OUTSIDE = re.compile(
 """A path in a script's text to a folder outside of the script's: `"../data"`, or `data` after
 `Path(__file__).parent.parent`."""
 
+_OPERATOR = re.compile(r"(?:Training|Tuning)Operator\(")
+"""The creation of an operator, which a workflow's scheduler runs later."""
+
 _MOST_FILES = 20_000
 """The most files of a folder that is copied."""
 
@@ -68,30 +71,44 @@ _KEPT = (
 """The user's variables that the script gets."""
 
 
+_AFTER_A_JOB = 60.0
+"""The longest time in seconds between two jobs, and between the last job and the script's end."""
+
+
 @dataclass(frozen=True)
-class Captured:
-    """The job that a script was about to create."""
+class Creation:
+    """The creation of a job by a script. `place` is its line or its cell: `line 7`."""
 
     target: str
     record: Mapping[str, Any]
+    place: str
+
+
+@dataclass(frozen=True)
+class ScriptRun:
+    """What a script has done."""
+
+    creations: Sequence[Creation]
     uploads: Mapping[str, bytes] = field(default_factory=dict)
-    """Maps the storage path of each earlier upload to the content, which is empty where it is too
-    large to keep."""
+    """Maps the storage path of each upload to the content, which is empty where it is too large to
+    keep."""
     failed: tuple[str, ...] = ()
-    """The notebook cells in which a statement failed before."""
-    notes: tuple[str, ...] = ()
-    """The user's settings that the script found, in words."""
+    """The notebook cells in which a statement failed; of a script its failure."""
+    skipped: tuple[str, ...] = ()
+    """The notebook cells that were not run, or not wholly."""
+    notes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """The user's settings that the script found, in words, by the target that reads them."""
 
 
 def run_script(
     script: Path, arguments: Sequence[str], *, python: str | None, time_limit: float
-) -> Captured:
-    """Run a script or a notebook until it creates a job."""
+) -> ScriptRun:
+    """Run a script or a notebook to its end."""
     with tempfile.TemporaryDirectory(
         prefix="cloudtrain-adopt-", ignore_cleanup_errors=True
     ) as name:
         place = Path(name)
-        for path in ("hooks", "hooks/uploads", "home", "tmp"):
+        for path in ("hooks", "hooks/jobs", "hooks/uploads", "home", "tmp"):
             (place / path).mkdir()
 
         folder = script.absolute().parent
@@ -120,9 +137,8 @@ def run_script(
                 notes.setdefault(target, []).append(note)
 
         environment = _environment(place, mark, environ)
-        code = _run(command, work, environment, place / "output.txt", mark, time_limit)
-        captured = _captured(place, work, script, code, time_limit)
-        return replace(captured, notes=tuple(notes.get(captured.target, ())))
+        code = _run(command, work, environment, place, mark, time_limit)
+        return replace(_finished_run(place, work, script, code, time_limit), notes=notes)
 
 
 def outside_folders(script: Path) -> list[Path]:
@@ -226,14 +242,14 @@ def _run(
     command: Sequence[str],
     work: Path,
     environment: Mapping[str, str],
-    output: Path,
+    place: Path,
     mark: str,
     time_limit: float,
 ) -> int | None:
     """Run the command and return its exit code; None if it exceeds the time limit. In both cases,
     kill all processes that the command has started and that still run."""
     try:
-        with output.open("wb") as file:
+        with (place / "output.txt").open("wb") as file:
             process = subprocess.Popen(
                 command, cwd=work, env=environment, stdin=subprocess.DEVNULL, stdout=file,
                 stderr=subprocess.STDOUT,
@@ -243,15 +259,23 @@ def _run(
         hint = "name an interpreter that has the script's packages with `--python`"
         message = f"`{command[-2]}` cannot be started: {error.strerror}"
         raise UsageError(message, hint=hint, code="CT984") from None
+    ends = time.monotonic() + time_limit
     try:
-        return process.wait(time_limit)
-    except subprocess.TimeoutExpired:
+        while time.monotonic() < ends and not _is_idle(place / "hooks/jobs"):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return process.wait(min(1, max(0, ends - time.monotonic())))
         return None
     finally:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         _kill_what_is_left(mark)
+
+
+def _is_idle(jobs: Path) -> bool:
+    """Return whether the script has created its last job long ago."""
+    has_jobs = any(jobs.iterdir())
+    return has_jobs and time.time() - jobs.stat().st_mtime > _AFTER_A_JOB
 
 
 def _kill_what_is_left(mark: str) -> None:
@@ -292,22 +316,31 @@ def _variables(process: psutil.Process) -> dict[str, str] | None:
     return None
 
 
-def _captured(
+def _finished_run(
     place: Path, work: Path, script: Path, code: int | None, time_limit: float
-) -> Captured:
-    """Return the job that the driver has captured, whatever its exit code `code`. Raises UsageError
-    with what the script's output says if there is none."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        return _capture_in(place / "hooks", work)
+) -> ScriptRun:
+    """Return what a script has done that has ended with exit code `code`, or was ended (None).
+    Raises UsageError with what the script's output says if it has created no job."""
+    hooks = place / "hooks"
+    failed = _failures(hooks)
+    creations = _creations(hooks, work)
+    is_notebook = script.suffix == ".ipynb"
+    skipped = not_run(script) if is_notebook else ()
+    if creations:
+        if code is None:
+            failed = (*failed, "it did not end by itself")
+        return ScriptRun(creations, dict(_uploads(hooks)), failed, skipped)
 
     reason = _reason_in(place / "output.txt")
+    if skipped:
+        reason += f"; not run: {', '.join(skipped)}"
     if code is None:
         message = f"`{script}` has created no job within {time_limit:g} s"
         hint = (
             "give it more time with `--time-limit`, or adopt the job's request: "
             "docs/adopting.md shows how to get it"
         )
-    elif code:
+    elif code or (is_notebook and failed):
         message = f"`{script}` failed before it created a job{reason}"
         hint = (
             "name an interpreter with the script's packages: `--python`; it runs without "
@@ -317,22 +350,29 @@ def _captured(
             hint = "add the profile to `~/.aws/config`, or correct its name in the script"
     else:
         message = f"`{script}` ended without creating a training job{reason}"
-        hint = "pass the arguments with which the script creates a job: `--args TEXT`"
+        hint = "adopt the request of a job that it has created: docs/adopting.md shows how"
+        if not is_notebook:
+            hint = "pass the arguments with which the script creates a job: `--args TEXT`"
+    if script.is_file() and _OPERATOR.search(script.read_text("utf-8", errors="replace")):
+        hint = "write the `config` of the operator into a JSON file, and adopt this file"
     raise UsageError(message, hint=hint, code="CT984")
 
 
-def _capture_in(hooks: Path, work: Path) -> Captured:
-    """Read the captured job. Paths in the copied folders become relative to the script's folder."""
-    text = read_bytes(hooks / "captured.json", _MOST_CAPTURED).decode()
-    # the script's own folder, and those beside it
-    for folder, path in ((work, "."), (work.parent, "..")):
-        for name in {str(folder), os.path.realpath(folder)}:
-            copy = json.dumps(name)[1:-1]  # as the text has it, without the quotes
-            text = text.replace(f"{copy}/", f"{path}/").replace(copy, path)
-
-    data = json.loads(text)
-    uploads = dict(_uploads(hooks))
-    return Captured(str(data["target"]), data["record"], uploads, _failed_cells(hooks))
+def _creations(hooks: Path, work: Path) -> list[Creation]:
+    """Read the captured jobs. Paths in the copied folders become relative to the script's
+    folder."""
+    creations = []
+    for file in sorted((hooks / "jobs").glob("*.json")):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            text = read_bytes(file, _MOST_CAPTURED).decode()
+            # the script's own folder, and those beside it
+            for folder, path in ((work, "."), (work.parent, "..")):
+                for name in {str(folder), os.path.realpath(folder)}:
+                    copy = json.dumps(name)[1:-1]  # as the text has it, without the quotes
+                    text = text.replace(f"{copy}/", f"{path}/").replace(copy, path)
+            data = json.loads(text)
+            creations.append(Creation(str(data["target"]), data["record"], str(data["place"])))
+    return creations
 
 
 def _reason_in(output: Path) -> str:
@@ -354,7 +394,7 @@ def _reason_in(output: Path) -> str:
     return ""
 
 
-def _failed_cells(folder: Path) -> tuple[str, ...]:
+def _failures(folder: Path) -> tuple[str, ...]:
     with contextlib.suppress(OSError):
         return tuple(dict.fromkeys(read_text(folder / "failed.txt").splitlines()))
     return ()
@@ -378,45 +418,86 @@ _MOST_FOLDERS = 2000
 
 def originals_of_script(
     script: Path, arguments: Sequence[str], *, python: str | None, time_limit: float
-) -> list[Original]:
-    """Run a script until its first call that creates jobs, and return these jobs."""
-    captured = run_script(script, arguments, python=python, time_limit=time_limit)
-    adopter = all_parts(AdopterMaker)[captured.target]()
-    originals, archive = adopter.captured(captured.record, captured.uploads)
-    if not originals:
-        hint = "cloudtrain adopts training jobs"
-        message = f"the first job that `{script}` creates is not a training job"
-        raise cannot_adopt(message, hint)
+) -> list[Original | UsageError]:
+    """Run a script, and return the jobs that it creates, in their order; the error for a job that
+    cannot be adopted."""
+    run = run_script(script, arguments, python=python, time_limit=time_limit)
+    places = [*_folders(script.absolute().parent), *outside_folders(script)]
+    adopters = all_parts(AdopterMaker)
+    jobs: list[Original | UsageError] = []
+    earlier: dict[str, str] = {}
+    for creation in run.creations:
+        adopter = adopters[creation.target]()
+        try:
+            originals, archive = adopter.captured(creation.record, run.uploads)
+            if not originals:
+                hint = "adopt the job file or the request of one of its steps"
+                raise cannot_adopt("it has no training job, only steps of other kinds", hint)
+        except UsageError as error:
+            message = f"`{script.name}`, {creation.place}: {error.message}"
+            jobs.append(UsageError(message, hint=error.hint, code=error.code))
+            continue
 
-    folder = script.absolute().parent
+        for original in originals:
+            original = _with_earlier(original, str(creation.record["name"]), earlier)
+            located = _located(original, script.absolute().parent, places, archive)
+            kind = _kind_of(creation, located.other_uploads, run, script)
+            jobs.append(replace(located, kind=kind, failed=run.failed))
+        earlier[str(creation.record["name"])] = creation.place
+    return jobs
+
+
+def _kind_of(creation: Creation, other_uploads: Sequence[str], run: ScriptRun, script: Path) -> str:
+    """Return how a job was captured, in words."""
     kind = f"the request that {script.name} sends"
-    if captured.failed:
-        kind += f"; failed: {', '.join(captured.failed)}"
-    if captured.notes:
-        kind += f"; with {' and '.join(captured.notes)}"
+    if len(run.creations) > 1:
+        kind += f" in {creation.place}"  # and the uploads may be those of the others
+    else:
+        kind += "".join(f"; it also uploads {address}" for address in other_uploads[:3])
+    if run.failed:
+        kind += f"; failed: {', '.join(run.failed)}"
+    if run.skipped:
+        kind += f"; not run: {', '.join(run.skipped)}"
+    notes = run.notes.get(creation.target)
+    if notes:
+        kind += f"; with {' and '.join(notes)}"
+    return kind
 
-    places = [*_folders(folder), *outside_folders(script)]
+
+def _with_earlier(original: Original, own_name: str, earlier: Mapping[str, str]) -> Original:
+    """Return the job with what it takes from `earlier` jobs of its script as lost. These exist only
+    because the script ran. `earlier` maps their names to the places of their creation."""
+    text = json.dumps(original.request, default=str)
+    lost = dict(original.lost)
+    for name, place in earlier.items():
+        pattern = rf'"((?:[^"\\\s]*[/:])?{re.escape(name)}(?:/output[^"\\]*)?)[\\"]'
+        found = re.search(pattern, text)
+        if found is not None and name != own_name:
+            lost[found[1]] = (
+                f"the script creates the job that writes it before, in {place}: submit that job, "
+                "and write its own address there"
+            )
+    return replace(original, lost=lost)
+
+
+def _located(
+    original: Original, folder: Path, places: Sequence[Path], archive: bytes | None
+) -> Original:
+    """Return the job with the folders of its code and of its data, relative to `folder`. `archive`
+    holds its code, and `places` are the folders that may have it."""
     source = None
     if archive is not None:
         with contextlib.suppress(tarfile.TarError, OSError, EOFError, ValueError):
             source = _source_in(folder, places, dict(files_of(archive)))
 
-    result = []
-    for original in originals:
-        kind_of_job = kind
-        for address in original.other_uploads[:3]:
-            kind_of_job += f"; it also uploads {address}"
-        # a script may have made the folder of its code itself, in the copy
-        is_there = original.source is not None and (folder / original.source).is_dir()
-        located = replace(
-            _with_data(original, folder, places),
-            kind=kind_of_job,
-            folder=str(folder),
-            source=original.source if is_there else source,
-            code=None if is_there or source is not None else archive,
-        )
-        result.append(located)
-    return result
+    # a script may have made the folder of its code itself, in the copy
+    is_there = original.source is not None and (folder / original.source).is_dir()
+    return replace(
+        _with_data(original, folder, places),
+        folder=str(folder),
+        source=original.source if is_there else source,
+        code=None if is_there or source is not None else archive,
+    )
 
 
 def _with_data(original: Original, folder: Path, places: Sequence[Path]) -> Original:

@@ -14,7 +14,15 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from cloudtrain.adoption.launches import TrainingLaunch, cannot_adopt
-from cloudtrain.adoption.proof import Adoption, adoption_of, differences_of, parsed, shown_path
+from cloudtrain.adoption.proof import (
+    SECRET,
+    Adoption,
+    add_secrets,
+    adoption_of,
+    differences_of,
+    parsed,
+    shown_path,
+)
 from cloudtrain.documents.document import (
     MAX_BYTES,
     MAX_DIGITS,
@@ -33,6 +41,7 @@ from cloudtrain.system.plugins import all_parts
 from cloudtrain.targets.adoption import FILL_IN, Draft, Original
 from cloudtrain.targets.common.compiling import hyperparameter_argv
 from cloudtrain.targets.contract import AdopterMaker
+from cloudtrain.targets.registry import target_of
 
 STDIN = "-"
 
@@ -209,12 +218,40 @@ _AROUND_PYTHON = ("%%time", "%%timeit", "%%capture", "%%prun")
 
 
 def cells_of(notebook: Path) -> list[str]:
-    """Return the code cells of a notebook as Python. `%%writefile` becomes code that writes the
-    file. Other magics and shell lines are left out; a cell of another language becomes empty."""
+    """Return the code cells of a notebook as Python. `%%writefile`, and shell commands that only
+    write files, become code that writes the files. Other magics and shell lines are left out; a
+    cell of another language becomes empty."""
+    return [_python_of(cell) for cell in _code_cells(notebook)]
+
+
+def not_run(notebook: Path) -> tuple[str, ...]:
+    """Return the cells of a notebook that `cells_of` leaves out or that lose a shell line, as
+    `cell 7`. Lines that only install packages or show something do not count."""
+    names = []
+    for number, cell in enumerate(_code_cells(notebook), 1):
+        is_left_out = bool(cell.strip()) and not _python_of(cell)
+        for line in _joined(cell.splitlines()):
+            command = line.lstrip().removeprefix("!")
+            words = command.split()
+            is_shell = command != line.lstrip() and words[:1] != []
+            if is_shell and words[0] not in _HARMLESS and _writes_of(command) is None:
+                is_left_out = True
+        if is_left_out:
+            names.append(f"cell {number}")
+    return tuple(names)
+
+
+_HARMLESS = frozenset(
+    "pip pip3 conda mamba uv apt apt-get ls cat head tail less tree pwd which nvidia-smi df du wc "
+    "pygmentize".split()
+)
+
+
+def _code_cells(notebook: Path) -> list[str]:
     try:
         data = json.loads(read_bytes(notebook, _MOST))
         cells = [cell for cell in data["cells"] if cell.get("cell_type") == "code"]
-        return [_python_of("".join(cell.get("source", ""))) for cell in cells]
+        return ["".join(cell.get("source", "")) for cell in cells]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, Unreadable):
         raise cannot_adopt(f"`{notebook}` is not a notebook", "name an `.ipynb` file") from None
 
@@ -224,6 +261,8 @@ _WRITES = re.compile(
     re.DOTALL,
 )
 
+_BASH = re.compile(r"%%(?:bash|sh|script (?:ba)?sh)[ \t]*\n(?P<script>.*)", re.DOTALL)
+
 
 def _python_of(cell: str) -> str:
     """Return a cell as Python; empty for a cell of another language."""
@@ -232,8 +271,10 @@ def _python_of(cell: str) -> str:
         # IPython replaces `$folder` and `{folder}`
         name = re.sub(r"\$(\w+)", r"{\1}", match["name"].strip("\"'"))
         mode = "a" if match["append"] else "w"
-        opening = f"with open(f{name!r}, {mode!r}, encoding='utf-8') as file:"
-        return f"{opening}\n    file.write({match['text']!r})"
+        return f"open(f{name!r}, {mode!r}, encoding='utf-8').write({match['text']!r})"
+    match = _BASH.fullmatch(cell.lstrip())
+    if match is not None:
+        return _writes_of(match["script"]) or ""
 
     lines = cell.strip().splitlines()
     while lines and lines[0].startswith("%%"):
@@ -241,6 +282,30 @@ def _python_of(cell: str) -> str:
             return ""
         lines = lines[1:]
     return "\n".join(map(_python_line, _joined(lines)))
+
+
+_WORD = r"""(?:[^\n'"$`\\;&|<>()]|'[^'\n]*'|"(?:[^"$`\\\n]|\\[nt])*"|>>?|\|[ \t]*tee(?!\S))"""
+"""A character, a text in quotes, a redirection to a file or `| tee`, in which a shell replaces
+nothing."""
+
+_ONLY_WRITES = re.compile(
+    rf"(?:[ \t]*(?:#.*|set -e\w*(?: pipefail)?|"
+    rf"(?:mkdir|touch|echo|printf|cat|tee)(?![^\s>]){_WORD}*(?:<<[ \t]*(?:"
+    rf"(?P<quote>['\"])(?P<end>\w+)(?P=quote)(?=[ \t\n>]){_WORD}*\n"
+    rf"(?:(?!(?P=end)\n).*\n)*(?P=end)(?=\n)|"
+    rf"(?P<bare>\w+)(?=[ \t\n>]){_WORD}*\n"
+    rf"(?:(?!(?P=bare)\n)[^\n$`\\]*\n)*(?P=bare)(?=\n)))?)?\n)*"
+)
+"""Matches a shell script that makes folders and writes texts that do not depend on the shell, and
+does nothing else."""
+
+
+def _writes_of(script: str) -> str | None:
+    """Return a line of Python that runs a shell script which only writes files; None for any other
+    script."""
+    if _ONLY_WRITES.fullmatch(f"{script}\n") is None:
+        return None
+    return f"__import__('subprocess').run(['bash', '-ec', {script!r}], check=True)"
 
 
 def _joined(lines: list[str]) -> Iterator[str]:
@@ -262,7 +327,10 @@ def _python_line(line: str) -> str:
     results."""
     start = line.lstrip()
     indent = line[: len(line) - len(start)]
-    commands = ("%", "!", "?", "pip install ", "conda install ")
+    if start.startswith("!"):
+        # IPython would replace `{name}`
+        return indent + (("{" not in start and _writes_of(start[1:])) or "pass")
+    commands = ("%", "?", "pip install ", "conda install ")
     if start.startswith(commands) or start.rstrip().endswith("?"):
         return f"{indent}pass"
 
@@ -276,16 +344,12 @@ def _python_line(line: str) -> str:
 # Converts a launch line to a job, and compares the machines, processes, script and arguments of
 # both.
 
-SECRET = (
-    "it looks like a secret, so it is not copied: write its location into `environment.secrets`"
-)
-
 
 def adopt_launch(launch: TrainingLaunch, kind: str, place: Path) -> Adoption:
     """Convert a launch line to a job, and compare the two: machines, processes, script, arguments.
     `kind` describes the source in the job file's first comment. `place` is the folder that the job
     file will be in."""
-    _take_secrets_out(launch, parsed(_draft(launch, place)))
+    secrets = _take_secrets_out(launch, parsed(_draft(launch, place)))
     # again, without the secrets
     draft = _draft(launch, place)
 
@@ -298,19 +362,24 @@ def adopt_launch(launch: TrainingLaunch, kind: str, place: Path) -> Adoption:
     }
     why = "a job passes arguments as `--name value`, sorted by name"
     differences = differences_of(of_launch, _comparable(parsed(draft)), lambda _: why, launch.lost)
+    add_secrets(draft.job, secrets, target_of(launch.target))
     head = [f"Adopted from {kind}.", *launch.notes]
     return adoption_of(launch.target, kind, draft, differences, head)
 
 
-def _take_secrets_out(launch: TrainingLaunch, job: TrainingJob) -> None:
-    """Take the secrets of a job, which was drafted from the launch, out of the launch."""
+def _take_secrets_out(launch: TrainingLaunch, job: TrainingJob) -> list[str]:
+    """Take the secrets of a job, which was drafted from the launch, out of the launch. Return the
+    names of the variables that held some."""
     from cloudtrain.rules.values import secret_values
 
+    variables = []
     for secret in secret_values(job):
         launch.lost[shown_path(secret.path)] = SECRET
         if secret.path[:2] == ("environment", "variables"):
             del launch.variables[str(secret.path[2])]
+            variables.append(str(secret.path[2]))
         launch.program = [word.replace(secret.value, FILL_IN) for word in launch.program]
+    return variables
 
 
 def _source_dir(launch: TrainingLaunch, place: Path) -> str:

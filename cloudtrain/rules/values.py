@@ -54,14 +54,14 @@ _SPECIAL_TOKEN = (
 
 _NO_SECRET = (
     r"(?i)(?:arn:|[a-z][a-z0-9+]*://|[./~])|(?:[-+0-9.e]*|none|null|true|false|auto|yes|no)$|"
-    r".*(?:\$\{|\{\{|x{3,}|\*{3,}|<[^>]*>|\[[^\]]*\]|example|placeholder|changeme|your[-_])"
+    r".*(?:\$\{|\{\{|x{3,}|\*{3,}|<[^>]*>|\[[^\]]*\]|example|placeholder|changeme|fill-in|your[-_])"
 )
 """Values that are not secrets: the location of a secret, a number, a switch, or a placeholder of an
 example."""
 
 _OPTION = (
-    r"(?i)--?[\w-]*(?P<name>passw(?:or)?d|passphrase|secret|token|"
-    r"key)[ =]+[\"']?(?P<value>[^\s\"'$<{-][^\s\"']{5,})"
+    r"(?i)--?[\w-]*?(?P<name>passw(?:or)?d|passphrase|secret|token|"
+    r"(?:api|access|private)[_-]?key|key)[ =]+[\"']?(?P<value>[^\s\"'$<{-][^\s\"']{5,})"
 )
 """`--db-password VALUE` in a command."""
 
@@ -130,7 +130,12 @@ def _secret_hint(subject: Subject, path: ValuePath) -> str:
 def secret_values(job: TrainingJob) -> list[SecretValue]:
     """Return the secrets in a job's values, at most one per value. Those that are certainly secrets
     precede possible ones."""
-    values = list(_values(job))
+    return secrets_in(list(_values(job)))
+
+
+def secrets_in(values: Sequence[tuple[ValuePath, str]]) -> list[SecretValue]:
+    """Return the secrets in `values`, which are pairs of path and text, as `secret_values` does.
+    The paths of command lines are `("command",)` and `("arguments",)`."""
     found = [*_by_rules(values), *_by_name(values)]
     found.sort(key=lambda secret: not secret.certain)
     secrets: dict[ValuePath, SecretValue] = {}

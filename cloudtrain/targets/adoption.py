@@ -65,8 +65,16 @@ class Original:
     start: Mapping[str, Any] | None = None
     """What the job starts, if files beside the request say so. The target compares this instead of
     the request's command."""
+    secrets: tuple[str, ...] = ()
+    """The environment variables of the other tool's job that were secrets, which the request no
+    longer has."""
+    failed: tuple[str, ...] = ()
+    """What failed in the script that creates the job: `cell 3`."""
     lost: Mapping[str, str] = field(default_factory=dict)
     """Parts of the source that no request can express, each with the reason."""
+    replaced: Mapping[str, str] = field(default_factory=dict)
+    """Fields that cloudtrain writes in its own way, each with the reason. They do not count as
+    differences."""
     search: Search | None = None
     """The search, if the job is searched with many trials."""
     uploads: Mapping[str, Mapping[str, bytes]] = field(default_factory=dict)
@@ -166,9 +174,9 @@ class Adopter(Protocol):
         make are omitted."""
 
     def hook(self) -> str | None:
-        """Return the source text of a Python module with which `adoption.driver` stops a script
-        when the script creates its first job. Return None if the target's jobs are not created from
-        Python."""
+        """Return the source text of a Python module with which `adoption.driver` captures the jobs
+        that a script creates. Each record has the `name` that the script was told. Return None if
+        the target's jobs are not created from Python."""
 
     def home(self, environ: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
         """Yield the user's settings that a script finds, without secrets: path below the home

@@ -680,7 +680,8 @@ def test_a_pipeline_has_several_jobs(adopted: Callable[..., ct.Adoption]) -> Non
     }
     with pytest.raises(ct.CloudtrainError) as caught:
         adopted(body)
-    assert caught.value.hint == "choose one of `prepare`, `train` with `--job`"
+    assert "`prepare` (equal), `train` (equal)" in caught.value.message
+    assert "--job prepare" in str(caught.value.hint)
     assert adopted(body, job="train").job.command == "python t.py"
     body["properties"]["jobs"] = {
         "train": step,

@@ -109,7 +109,4 @@ def test_the_project_cannot_lower_a_price(cli: Cli, project: Path, place: str) -
         assert "[SM412]" in said
         assert "a price in the project's `instances.toml` cannot lower the cost" in said
         (project / "instances.toml").write_text('[sagemaker."ml.p4d.24xlarge"]\nprice = 1000\n')
-        assert (
-            "can spend up to $2,000.00"
-            in cli("check", "job.yaml", "--target", "sagemaker").out
-        )
+        assert "can spend up to $2,000.00" in cli("check", "job.yaml", "--target", "sagemaker").out

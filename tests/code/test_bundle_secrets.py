@@ -131,7 +131,13 @@ def test_of_much_data_a_sample_is_searched() -> None:
     """Of code and settings everything, and of data too where there is little: a file of data more than that has a share
     of its suffix's sample, and the first files have at least a kilobyte each."""
     mib = 1 << 20
-    paths = ["train.py", "conf/a.yaml", "notes.txt", *(f"data/{number}.csv" for number in range(5000)), None]
+    paths = [
+        "train.py",
+        "conf/a.yaml",
+        "notes.txt",
+        *(f"data/{number}.csv" for number in range(5000)),
+        None,
+    ]
     little = [mib, mib, mib, *([1000] * 5000), mib]
     much = [mib, mib, 50_000, *([40_000] * 5000), mib]
     assert searched_sizes(paths, little) == [LARGEST] * 5003 + [0]

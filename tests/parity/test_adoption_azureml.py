@@ -12,7 +12,7 @@ import cloudtrain as ct
 from cloudtrain.adoption.proof import write_adoption
 from cloudtrain.targets.azureml.adopt.code_files import sent_files
 from cloudtrain.targets.azureml.adopt.job_schema import RefusedBySDK, body_by_sdk
-from tests.parity.adoption import AZUREML, FILES, adopted, files_adopted
+from tests.parity.adoption import _AZUREML, AZUREML, FILES, adopted, files_adopted
 
 pytestmark = pytest.mark.parity("azureml")
 
@@ -188,3 +188,39 @@ def test_the_files_of_the_code_are_those_that_the_sdk_sends(tmp_path: Path) -> N
         uploads = get_upload_files_from_folder(source, ignore_file=get_ignore_file(source))
         assert sorted(sent_files(source)) == sorted(path for _, path in uploads)
         rules = "*\n!*.py\n!s/\n"
+
+
+SEVERAL = """
+first = client.jobs.create_or_update(command(**common, display_name='first'), compute='other', tags={'a': 'b'})
+client.jobs.stream(first.name)
+while client.jobs.get(first.name).status not in ('Completed', 'Failed'):
+    __import__('time').sleep(600)
+print(first.studio_url, first.services['Studio'].endpoint)
+client.jobs.download(name=first.name, output_name='default')
+del common['experiment_name']
+client.jobs.create_or_update(command(**common, inputs={'m': Input(path=first.outputs.model)}, display_name='second'))
+client.jobs.create_or_update(command(**common))
+"""
+
+
+@pytest.mark.parametrize(("job", "lost"), [("first", 0), ("second", 1), ("training", 0)])
+def test_a_script_goes_on_after_its_first_job(job: str, lost: int, tmp_path: Path) -> None:
+    """With what a script does with a job that it has created, and the arguments of the creation itself. What the SDK
+    makes up without a name and an experiment is not pinned."""
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "train.py").write_text("print(1)\\n")
+    (tmp_path / "job.py").write_text(_AZUREML + SEVERAL)
+    found = ct.adopt(
+        tmp_path / "job.py", execute=True, python=sys.executable, folder=tmp_path, job=job
+    )
+    assert len(found.differences) == lost
+    assert found.job.source_dir == "src"
+    settings = {
+        name: found.settings.get(name) for name in ("compute", "experiment", "display_name")
+    }
+    if job == "first":
+        assert settings == {"compute": "other", "experiment": "x", "display_name": "first"}
+        assert found.job.tags == {"a": "b"}
+    else:
+        name = "second" if job == "second" else None
+        assert settings == {"compute": "gpu", "experiment": None, "display_name": name}

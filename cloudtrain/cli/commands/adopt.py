@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cloudtrain.adoption.adopt import adopt, is_script
+from cloudtrain.adoption.adopt import adopt, adopt_all, is_script
 from cloudtrain.adoption.proof import write_adoption
 from cloudtrain.cli import options
 from cloudtrain.cli.options import argument, flag, option
@@ -17,6 +17,8 @@ from cloudtrain.errors import UsageError, shortened
 from cloudtrain.plans.document import Document, Table, Text
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from cloudtrain.adoption.proof import Adoption
 
 
@@ -34,6 +36,9 @@ def adopt_command(
         str | None,
         option("--job", "NAME", "The job to convert, if the source has several."),
     ] = None,
+    all_jobs: Annotated[
+        bool, flag("--all", "Convert all jobs; with --write, each into a folder of its own in DIR.")
+    ] = False,
     write: Annotated[
         Path | None,
         option("--write", "DIR", "Write job.yaml (or sweep.yaml) and cloudtrain.toml into DIR."),
@@ -65,8 +70,9 @@ def adopt_command(
     job and compares its whole request with the original one. The exit code is 0 if the requests are
     equal. It is 1 if they differ, and each difference is listed with its reason. Sends nothing.
 
-    A script or notebook that uses the SageMaker SDK, boto3 or azure-ai-ml is run up to its first
-    job, in a copy of its folder, without network and credentials. cloudtrain asks you first.
+    A script or notebook that uses the SageMaker SDK, boto3 or azure-ai-ml is run in a copy of its
+    folder, without network and credentials. cloudtrain captures the jobs that it creates, and asks
+    you first.
 
     \b
     Examples:
@@ -78,17 +84,37 @@ def adopt_command(
       aws sagemaker describe-training-job --training-job-name X > x.json
       az ml job show --name NAME --output json | cloudtrain adopt - --json
     """
+    if all_jobs and job is not None:
+        message = "`--all` converts all jobs, and `--job` one of them"
+        raise UsageError(message, hint="remove one of the two", code="CT901")
     execute = is_script(source) and (yes or _may_run(source, python))
+    arguments = _words(args)
+    if all_jobs:
+        adoptions = adopt_all(
+            source,
+            arguments,
+            folder=write,
+            execute=execute,
+            python=python,
+            time_limit=time_limit,
+        )
+        _show_all(adoptions, write, force=force, json=json)
+        return
+
     adoption = adopt(
         source,
-        _words(args),
+        arguments,
         job=job,
         folder=write or Path(),
         execute=execute,
         python=python,
         time_limit=time_limit,
     )
+    if json:
+        print_json(adoption.to_dict())
     _show(adoption, write, force=force, json=json)
+    if not adoption.equal:
+        raise typer.Exit(1)
 
 
 def _words(text: str | None) -> list[str]:
@@ -105,8 +131,8 @@ def _may_run(source: str, python: str | None) -> bool:
     terminal, so that nobody can answer."""
     say(
         (
-            f"To adopt {typed(source)}, cloudtrain runs it with {typed(python or sys.executable)} "
-            "up to its first job:"
+            f"To adopt {typed(source)}, cloudtrain runs it with {typed(python or sys.executable)}, "
+            "and creates none of its jobs:"
         ),
         (
             "in a copy of its folder, with another home folder, without credentials and without "
@@ -125,17 +151,36 @@ def _may_run(source: str, python: str | None) -> bool:
 
 
 def _show(adoption: Adoption, write: Path | None, *, force: bool, json: bool) -> None:
-    """Print the adopted job, or write its files, and say how its request compares. The exit code is
-    1 if the requests differ."""
+    """Print the adopted job, or write its files, and say how its request compares."""
     if write is not None:
         for file in write_adoption(adoption, write, force=force):
             say(f"wrote `{file}`")
-    if json:
-        print_json(adoption.to_dict())
-    elif write is None:
+    elif not json:
         print_text(adoption.job_text + _settings_as_comments(adoption))
     _say_comparison(adoption)
-    if not adoption.equal:
+
+
+def _show_all(
+    adoptions: Mapping[str, Adoption | UsageError], write: Path | None, *, force: bool, json: bool
+) -> None:
+    """Show each adopted job, or the error. The exit code is 1 if one of them differs or cannot be
+    adopted."""
+    data = {}
+    is_equal = True
+    for name, adoption in adoptions.items():
+        if isinstance(adoption, UsageError):
+            data[name] = {"equal": False, "error": adoption.message, "hint": adoption.hint}
+            is_equal = False
+            say(f"{name}: not adopted: {adoption.message}")
+            continue
+        data[name] = adoption.to_dict()
+        is_equal = is_equal and adoption.equal
+        if write is None and not json:
+            print_text("---\n")
+        _show(adoption, write and write / name, force=force, json=json)
+    if json:
+        print_json(data)
+    if not is_equal:
         raise typer.Exit(1)
 
 

@@ -161,10 +161,16 @@ def test_a_job_over_its_budget_is_not_sent(fake: FakeAws, job: ct.ProcessingJob)
             "CT210",
             "`resources.instance_count` has no effect, because `sagemaker_overrides` sets another value",
         ),
-        ("SM412", "this can spend up to $354.50 (50 x ml.g5.12xlarge for 1h), and your cap is $1.00 (`max_cost`)"),
+        (
+            "SM412",
+            "this can spend up to $354.50 (50 x ml.g5.12xlarge for 1h), and your cap is $1.00 (`max_cost`)",
+        ),
     }
     assert refused(a_day, budget) == {
-        ("SM412", "this can spend up to $11.04 (2 x ml.m5.xlarge for 1d), and your cap is $1.00 (`max_cost`)")
+        (
+            "SM412",
+            "this can spend up to $11.04 (2 x ml.m5.xlarge for 1d), and your cap is $1.00 (`max_cost`)",
+        )
     }
     assert fake.operations("CreateProcessingJob") == []
 

@@ -38,7 +38,9 @@ def ask(tmp_path: Path) -> Ask:
 
     def check(python: object, *, setup: tuple[str, ...] = (), **fields: Any) -> list[Finding]:
         settings = Slurm(shared_dir=str(tmp_path), python=str(python), setup=setup)
-        job = TrainingJob(**({"name": "job", "entry_point": "train.py", "distribution": TORCH} | fields))
+        job = TrainingJob(
+            **({"name": "job", "entry_point": "train.py", "distribution": TORCH} | fields)
+        )
         environ = {"PATH": f"{programs}:/usr/bin:/bin", "HOME": str(tmp_path)}
         service = SlurmService(environ=environ, state_dir=tmp_path / "state")
         found = service.check(job, settings, compile_plan(job, settings))

@@ -9,12 +9,20 @@ import os
 import sys
 import tarfile
 import types
+import uuid
 
 MODULE = "azure.ai.ml._ml_client"
 
 
 CODE = "code.tar.gz"
-"""The place under which the job's code is kept, if it is a folder."""
+"""Ends the place under which a job's code is kept, if it is a folder."""
+
+MADE_UP = ("display_name", "experiment_name")
+"""Without them, the SDK makes up a name, and takes that of the script's folder."""
+
+OPERATIONS = ("get", "list", "stream", "download", "archive", "restore", "begin_delete", "invoke")
+OPERATIONS += ("create_or_update", "begin_create_or_update")
+"""The methods that ask the service. Those of jobs, assets and workspaces have other stand-ins."""
 
 
 def install(module, emit, keep):
@@ -24,14 +32,26 @@ def install(module, emit, keep):
     operations = sys.modules["azure.ai.ml.operations"]
     from_config = module.MLClient.from_config.__func__
 
-    def create_job(self, job, **_):
+    created = {}
+
+    def create_job(self, job, **fields):
+        for field, value in fields.items():
+            if value is not None and hasattr(job, field):
+                setattr(job, field, value)
+        place = "%d/%s" % (len(created), CODE)
         code = getattr(job, "code", None) or getattr(getattr(job, "trial", None), "code", None)
         if code and os.path.isdir(str(code)):
             archive = io.BytesIO()
             with tarfile.open(fileobj=archive, mode="w:gz") as tar:
                 tar.add(str(code), ".")
-            keep(CODE, archive.getvalue())
-        emit({"job": description(job), "workspace": workspace(self)})
+            keep(place, archive.getvalue())
+
+        name = getattr(job, "name", None) or "job-%s" % uuid.uuid4().hex[:12]
+        record = {"job": description(job), "workspace": workspace(self), "code": place}
+        record["made_up"] = [field for field in MADE_UP if not getattr(job, field, None)]
+        emit(dict(record, name=name))
+        created[name] = Created(name, job)
+        return created[name]
 
     def register(self, entity, **_):  # noqa: ARG001
         """Return an asset as if it were registered, which gives it a version."""
@@ -55,9 +75,36 @@ def install(module, emit, keep):
             self.provisioning_state = "Succeeded"
             self.id = self.path = str(self)
 
+    class Created(Named):
+        """Stands for a job that has completed, and for a part of it, such as the address of an
+        output."""
+
+        def __new__(cls, name, job=None):  # noqa: ARG004
+            return str.__new__(cls, name)
+
+        def __init__(self, name, job=None):
+            super().__init__(name)
+            self.job = job
+            self.status = "Completed"
+            self.studio_url = self.endpoint = "https://ml.azure.com/runs/" + name
+
+        def __getattr__(self, part):
+            if part.startswith("_"):
+                raise AttributeError(part)
+            if part == "outputs":
+                return Created("azureml://jobs/%s/outputs" % self)
+            value = getattr(self.__dict__.get("job"), part, None)
+            return value or Created("%s/%s" % (self, part))
+
+        def __getitem__(self, part):
+            return getattr(self, part) if isinstance(part, str) else super().__getitem__(part)
+
     def begin(self, entity, **_):  # noqa: ARG001
         """Return a poller of a long-running operation that has already finished."""
         return types.SimpleNamespace(result=lambda *_: entity, wait=lambda *_: entity)
+
+    def get_job(self, name):  # noqa: ARG001
+        return created.get(name) or Created(name)
 
     def get(self, name, *_, **__):  # noqa: ARG001
         return Named(name)
@@ -81,8 +128,16 @@ def install(module, emit, keep):
         except Exception:  # noqa: BLE001 - there is none in the folder of the script
             return cls(credential, "<SUBSCRIPTION_ID>", "<RESOURCE_GROUP>", "<WORKSPACE>")
 
+    stand_ins = {"get": get, "list": lambda *_, **__: [], "create_or_update": register}
+    stand_ins["begin_create_or_update"] = begin
+    for kind in vars(operations).values():
+        for name in OPERATIONS:
+            if isinstance(kind, type) and hasattr(kind, name):
+                setattr(kind, name, stand_ins.get(name, lambda *_, **__: None))
+
     module.MLClient.from_config = classmethod(client_from_config)
     operations.JobOperations.create_or_update = create_job
+    operations.JobOperations.get = get_job
     for name in (
         "EnvironmentOperations",
         "DataOperations",
@@ -90,10 +145,7 @@ def install(module, emit, keep):
         "ComponentOperations",
     ):
         if hasattr(operations, name):
-            getattr(operations, name).create_or_update = register
             getattr(operations, name).get = get_asset
-    operations.ComputeOperations.begin_create_or_update = begin
-    operations.ComputeOperations.get = get
     operations.WorkspaceOperations.get = get_workspace
 
 

@@ -16,7 +16,6 @@ from cloudtrain.plans.comparison import ValuePath, overrides_between
 from cloudtrain.plans.plan import CompileContext, Plan, Upload
 from cloudtrain.targets.adoption import UNREAD, Comparable, Draft, Original, draft_context
 from cloudtrain.targets.azureml.adopt.code_files import sent_files
-from cloudtrain.targets.azureml.adopt.hook import CODE as CODE_ARCHIVE
 from cloudtrain.targets.azureml.adopt.job_files import (
     is_local,
     mapping,
@@ -377,7 +376,8 @@ _SETTINGS = (
 def _settings(original: Original, body: Body, found: JsonObject) -> JsonObject:
     """Return the settings of the target. `found` is what the table of fields reads."""
     found["compute"] = _compute(body.properties.get(COMPUTE), original)
-    found["experiment"] = body.experiment
+    if EXPERIMENT not in original.replaced:
+        found["experiment"] = body.experiment
     notifications = found.pop("notifications", {})
     if notifications.get("emails"):
         events = notifications.get("on") or EVENTS.decode(None)
@@ -401,6 +401,9 @@ def _compute(compute: object, original: Original) -> str | None:
 
 _CODE = "(the code's own place)"
 _DATA = "(the data's own place)"
+
+_MADE_UP = {"display_name": DISPLAY_NAME, "experiment_name": EXPERIMENT}
+"""Fields whose values the SDK makes up, in the words of the SDK and of a body."""
 
 
 class AzureMLAdopter:
@@ -447,6 +450,8 @@ class AzureMLAdopter:
             body.pop(DISPLAY_NAME, None)
             changes.append((DISPLAY_NAME, "the run's name is used if the job has no display name"))
         body.setdefault(EXPERIMENT, DEFAULT_EXPERIMENT)
+        if EXPERIMENT in original.replaced:
+            del body[EXPERIMENT]
         body[ENVIRONMENT] = self._environment(body.get(ENVIRONMENT), context, plan, changes)
         workspace = context.account.workspace_id
         if body.get(COMPUTE):
@@ -516,13 +521,21 @@ class AzureMLAdopter:
         self, record: JsonMapping, uploads: Mapping[str, bytes]
     ) -> tuple[list[Original], bytes | None]:
         workspace = mapping(record.get("workspace"))
+        job = dict(record["job"])
+        replaced: dict[str, str] = {}
+        if "experiment_name" in record["made_up"]:
+            replaced[EXPERIMENT] = "the SDK takes the name of the script's folder"
+        if "properties" in job and JOB_TYPE in job["properties"]:
+            made_up = [_MADE_UP[field] for field in record["made_up"]]
+            job["properties"] = without(job["properties"], made_up)
+
         jobs: list[Original] = []
-        for item in originals_in(record.get("job"), None):
+        for item in originals_in(job, None):
             place = str(item.request["properties"].get(CODE) or "")
             settings = {**workspace, **item.settings}
             source = place if place and is_local(place) else None
-            jobs.append(replace(item, settings=settings, source=source))
-        return jobs, uploads.get(CODE_ARCHIVE)
+            jobs.append(replace(item, settings=settings, source=source, replaced=replaced))
+        return jobs, uploads.get(str(record.get("code")))
 
     def reason(self, path: ValuePath) -> str:
         field = "".join(map(str, path[1:2]))

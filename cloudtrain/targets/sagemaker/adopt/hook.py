@@ -1,44 +1,99 @@
-"""Runs inside a user's script: answers the script's AWS calls, and captures the request that
-creates a job.
+"""Runs inside a user's script: answers the script's AWS calls, and captures the requests that
+create jobs.
 
 Uses only the standard library and supports Python 3.7 or newer, because the script's own
 interpreter runs it.
 """
 
+import io
+
 ACCOUNT = "111122223333"
 ROLE = "EXECUTION-ROLE"
 MODULE = "botocore.client"
-TAKEN = ("CreateTrainingJob", "CreateHyperParameterTuningJob", "CreateProcessingJob")
+TAKEN = (
+    "TrainingJob", "HyperParameterTuningJob", "ProcessingJob", "TransformJob", "AutoMLJob",
+    "AutoMLJobV2", "Pipeline",
+)  # fmt: skip
+"""What the captured operations create."""
+
+
+class Answer(dict):
+    """A response of AWS that makes up what a script reads of it: states that a script waits for,
+    names, addresses, and empty mappings."""
+
+    def __missing__(self, name):
+        if name.endswith("Arn"):
+            return "arn:aws:sagemaker:us-east-1:%s:made-up/%s" % (ACCOUNT, name)
+        if name.endswith("Status"):
+            return {"EndpointStatus": "InService"}.get(name, "Completed")
+        if name.endswith("Name"):
+            return "made-up"
+        return Answer()
 
 
 def install(module, emit, keep):
     """Replace `_make_api_call`, the method that sends every request of every AWS client; the new
     one sends nothing.
 
-    `module` is `botocore.client`. `emit` takes the operation and its parameters and ends the
-    process; `keep` takes the bytes of an upload and its destination.
+    `module` is `botocore.client`. `emit` takes the request of a job; `keep` takes the bytes of an
+    upload and its destination.
     """
     parts = {}
+    objects = {}
+    created = {}
+
+    def store(place, content):
+        objects[place] = content
+        keep(place, content)
+        return Answer(ETag='"0"')
 
     def call(self, operation, params):
         region = self.meta.region_name
-        if operation in TAKEN:
-            emit({"operation": operation, "request": params, "region": region})
         place = "s3://%s/%s" % (params.get("Bucket"), params.get("Key"))
         if operation == "PutObject":
-            keep(place, bytes_of(params.get("Body", b"")))
-            return {"ETag": '"0"'}
+            return store(place, bytes_of(params.get("Body", b"")))
         if operation == "UploadPart":
             chunks = parts.setdefault(params["Key"], {})
             chunks[params["PartNumber"]] = bytes_of(params.get("Body", b""))
-            return {"ETag": '"0"'}
+            return Answer(ETag='"0"')
         if operation == "CompleteMultipartUpload":
             chunks = parts.pop(params["Key"], {})
-            keep(place, b"".join(chunks[number] for number in sorted(chunks)))
-            return {}
+            return store(place, b"".join(chunks[number] for number in sorted(chunks)))
+        if operation in ("GetObject", "HeadObject"):
+            # what the script would do with the content of any other object is not known
+            if place not in objects:
+                message = "cloudtrain adopt runs scripts without AWS, so it cannot read " + place
+                error = {"Error": {"Code": "404", "Message": message}}
+                raise getattr(module, "ClientError", OSError)(error, operation)
+            content = objects[place]
+            return Answer(ContentLength=len(content), ETag='"0"', Body=io.BytesIO(content))
+
+        verb = "Describe" if operation.startswith("Describe") else "Create"
+        kind = operation[len(verb) :]
+        name = params.get(kind.replace("V2", "") + "Name")
+        if operation.startswith(verb):
+            request = created.setdefault((kind, name), params)
+            if verb == "Create" and kind in TAKEN:
+                emit({"name": name, "request": params, "region": region})
+            return described(kind, name, request)
         return answer(operation, params, region)
 
     module.BaseClient._make_api_call = call
+
+
+def described(kind, name, request):
+    """Return the description of what a `request` has created, and of a job that has completed."""
+    arn = "arn:aws:sagemaker:us-east-1:%s:%s/%s" % (ACCOUNT, kind.lower(), name)
+    description = Answer(request)
+    description.setdefault(kind + "Arn", arn)
+    # a waiter reads it where `__missing__` is not asked
+    description.setdefault(kind + "Status", description[kind + "Status"])
+    if kind == "TrainingJob":
+        folder = request.get("OutputDataConfig", {}).get("S3OutputPath", "s3://bucket")
+        model = "%s/%s/output/model.tar.gz" % (folder.rstrip("/"), name)
+        description["ModelArtifacts"] = {"S3ModelArtifacts": model}
+        description["SecondaryStatus"] = "Completed"
+    return description
 
 
 def bytes_of(body):
@@ -49,10 +104,8 @@ def bytes_of(body):
 
 
 def answer(operation, params, region):
-    """Return a made-up AWS response to an operation that the SDKs call before they create a job.
-
-    Operations without a prepared response get an empty one with status 200.
-    """
+    """Return a made-up AWS response to an operation that the SDKs call besides those that create a
+    job."""
     role = params.get("RoleName", ROLE)
     user = "arn:aws:sts::%s:assumed-role/%s/session" % (ACCOUNT, ROLE)
     arn = "arn:aws:iam::%s:role/%s" % (ACCOUNT, role)
@@ -62,7 +115,7 @@ def answer(operation, params, region):
         "Principal": {"Service": "sagemaker.amazonaws.com"},
     }
     policy = {"Statement": [trust]}
-    return {
+    prepared = {
         "GetCallerIdentity": {"Account": ACCOUNT, "UserId": "AIDA", "Arn": user},
         "GetRole": {"Role": {"RoleName": role, "Arn": arn, "AssumeRolePolicyDocument": policy}},
         "SimulatePrincipalPolicy": {"EvaluationResults": []},
@@ -72,4 +125,7 @@ def answer(operation, params, region):
         "CreateMultipartUpload": {"UploadId": "0"},
         "ListObjectsV2": {"Contents": [], "KeyCount": 0, "IsTruncated": False},
         "ListObjects": {"Contents": [], "IsTruncated": False},
-    }.get(operation, {"ResponseMetadata": {"HTTPStatusCode": 200, "HTTPHeaders": {}}})
+        "InvokeEndpoint": {"Body": io.BytesIO(b"[]")},
+    }
+    empty = {"ResponseMetadata": {"HTTPStatusCode": 200, "HTTPHeaders": {}}}
+    return Answer(prepared.get(operation, empty))

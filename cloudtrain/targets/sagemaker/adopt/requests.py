@@ -13,7 +13,7 @@ from cloudtrain.documents.toml_json import read_json
 from cloudtrain.errors import UsageError, ValuePath
 from cloudtrain.job.script import job_name_from
 from cloudtrain.rules.engine import rows_at
-from cloudtrain.targets.adoption import Original, Search
+from cloudtrain.targets.adoption import FILL_IN, Original, Search
 from cloudtrain.targets.sagemaker.catalogue.shapes import members_of, violations
 from cloudtrain.targets.sagemaker.compile.sweep import LONGEST_NAME
 from cloudtrain.targets.sagemaker.export.distributions import SDK_TABLES
@@ -167,7 +167,7 @@ _OPERATION = "CreateTrainingJob"
 _SIGNS = {NAME, ALGORITHM, MACHINES, OUTPUT, ROLE}
 """Fields that identify a request: each request has most of them."""
 
-_SELECTED = ("SelectedInstanceType", "SelectedInstanceCount")
+_SELECTED = {"SelectedInstanceType", "SelectedInstanceCount"}
 """Fields of a description's `ResourceConfig` that requests may not have."""
 
 _HIDDEN = "HIDDEN_DUE_TO_SECURITY_REASONS"
@@ -182,11 +182,13 @@ def originals_in(data: Any, folder: str | None) -> list[Original]:
         return originals
     for key, title in SDK_TABLES["other_documents"].items():
         if key in data or _camel(key) in data:
-            message = f"this file describes a SageMaker {title}, not a training job"
+            message = f"this is a SageMaker {title}, not a training job"
             hint = (
                 "cloudtrain adopts training jobs; `cloudtrain init` writes a job file to "
                 "fill in by hand"
             )
+            if key == "PipelineName":
+                hint = "write `pipeline.definition()` into a file, and adopt its training steps"
             raise UsageError(message, hint=hint, code="CT981")
     return []
 
@@ -227,13 +229,57 @@ def _originals(data: Any, folder: str | None) -> Iterator[Original]:
         yield from _originals(_without_nulls(read_json(data["CloudTrailEvent"]).data), folder)
     elif "requestParameters" in data or "detail" in data:
         yield from _event(data, folder)
-    elif "TrainingJobDefinition" in data or "TrainingJobDefinitions" in data:
+    elif "TrainingJobDefinitions" in data or (OF_SEARCH[0] in data and _DEFINITION in data):
         yield from _tuning(data, folder)
-    elif len(_SIGNS & data.keys()) >= 3:
+    elif len(_SIGNS & {key.removesuffix(".$") for key in data}) >= 3:
         kind = "a CreateTrainingJob request"
         if _is_description(data):
             kind = "the output of `aws sagemaker describe-training-job`"
-        yield _original(data, kind, folder)
+        lost: dict[str, str] = {}
+        request = _filled(data, "", lost)
+        if lost.pop(NAME, None) or not request.get(NAME):
+            request[NAME] = "training"  # every run gets a name of its own
+        yield _original(request, kind, folder, lost=lost)
+    else:
+        # a template, a workflow or an operator's arguments hold requests
+        for value in data.values():
+            yield from _originals(value, folder)
+
+
+_DEFINITION = "TrainingJobDefinition"
+
+_REFERENCE = re.compile(r"Ref|Get|Fn::\w+|Std:\w+")
+"""Keys of the mappings that CloudFormation and SageMaker's pipelines replace by a value."""
+
+_TEMPLATE = re.compile(r"\{\{.*\}\}|\{%.*%\}|\$\{\w+\}", re.DOTALL)
+
+
+def _filled(value: Any, path: str, lost: dict[str, str]) -> Any:
+    """Return a request with a placeholder for each value that only a template's tool knows; such
+    values are added to `lost`."""
+    if isinstance(value, list):
+        return [_filled(item, path, lost) for item in value]
+    is_reference = isinstance(value, Mapping) and len(value) == 1
+    if is_reference and _REFERENCE.fullmatch(str(*value)):
+        lost[path] = _OF_TEMPLATE
+        return FILL_IN
+    if isinstance(value, Mapping):
+        fields: JsonObject = {}
+        for key, inner in value.items():
+            name = str(key).removesuffix(".$")  # Step Functions reads it from its input
+            inner_path = f"{path}.{name}".removeprefix(".")
+            if name != key:
+                lost[inner_path] = _OF_TEMPLATE
+                inner = FILL_IN
+            fields[name] = _filled(inner, inner_path, lost)
+        return fields
+    if isinstance(value, str) and _TEMPLATE.search(value):
+        lost[path] = _OF_TEMPLATE
+        return FILL_IN
+    return value
+
+
+_OF_TEMPLATE = "it is filled in only where its template is used: write the value into the job file"
 
 
 def _is_description(data: JsonMapping) -> bool:
@@ -382,8 +428,11 @@ def _original(
     request = without_nulls(data)
     if _is_description(data):
         request = only(request, members_of(_OPERATION, ()) or ())
+    replaced: dict[str, str] = {}
     for section, others in ((MACHINES, _SELECTED), (PARAMETERS, _SET_BY_TUNER)):
         if isinstance(request.get(section), Mapping):
+            for name in others & request[section].keys():
+                replaced[f"{section}.{name}"] = "the SDK or the service adds it"
             request[section] = without(request[section], others)
 
     reasons = dict(lost or {})
@@ -407,7 +456,16 @@ def _original(
     if region:
         own_settings["region"] = region
     name = str(request.get(NAME, ""))
-    return Original("sagemaker", request, name, kind, own_settings, folder=folder, lost=reasons)
+    return Original(
+        "sagemaker",
+        request,
+        name,
+        kind,
+        own_settings,
+        folder=folder,
+        lost=reasons,
+        replaced=replaced,
+    )
 
 
 def _is_hidden(value: Any) -> bool:
