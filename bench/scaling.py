@@ -6,6 +6,7 @@ time of the same job with none: 1 is proportional, 2 is quadratic.
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import os
@@ -163,6 +164,9 @@ def measure(name: str) -> tuple[list[float], float]:
 
 def main() -> int:
     """Print a row for each case. Return 1 when one grows too fast."""
+    # Collections take longer the more objects live, and say nothing about how a plan grows. The
+    # command line has few of them.
+    gc.disable()
     is_fine = True
     for name in sys.argv[1:] or CASES:
         times, slope = measure(name)

@@ -181,7 +181,7 @@ class Resources(Model):
     gpus_per_instance: int | None = Field(default=None, ge=0, strict=True)
     interconnect: Literal["rdma", "ethernet"] | None = None
     """`rdma`: EFA on SageMaker, InfiniBand with SR-IOV on Azure ML."""
-    instance_groups: Annotated[tuple[InstanceGroup, ...], Field(max_length=5)] = ()
+    instance_groups: tuple[InstanceGroup, ...] = ()
     """SageMaker only: a heterogeneous cluster, instead of `instance_type` and `instance_count`."""
     distribution_groups: tuple[str, ...] = ()
     """SageMaker only: the groups that the distribution spans. Default: all groups."""

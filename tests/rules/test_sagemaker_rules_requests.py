@@ -161,6 +161,17 @@ PLACES: list[tuple[dict[str, Any], tuple[str | int, ...]]] = [
     ({"inputs": {"train": {"sagemaker": f"s3://my-bucket/{'x' * 1024}"}}}, ("inputs", "train")),
     ({"inputs": {f"i{n}": {"sagemaker": "s3://my-bucket/x"} for n in range(21)}}, ("inputs",)),
     ({"environment": {"image": {"sagemaker": f"registry/{'x' * 255}"}}}, ("environment", "image")),
+    (
+        {
+            "resources": {
+                "instance_groups": [
+                    {"name": f"g{n}", "instance_type": "ml.m5.xlarge", "instance_count": 1}
+                    for n in range(6)
+                ]
+            }
+        },
+        ("resources", "instance_groups"),
+    ),
     ({"checkpoint": {"sagemaker": f"s3://my-bucket/{'x' * 1024}"}}, ("checkpoint", "sagemaker")),
     (
         {"sagemaker_overrides": {"AlgorithmSpecification": {"TrainingInputMod": "File"}}},
