@@ -150,7 +150,7 @@ def over_cap(spending: Spending, settings: Any, spent: float = 0.0) -> Fault | N
     for name, words in _CAPS.items():
         cap = getattr(settings, name, None)
         before = spent if name == "max_cost_per_day" else 0.0
-        if cap is None or not most or not exceeds(before + most, cap):
+        if cap is None or most is None or not exceeds(before + most, cap):
             continue
 
         place = settings.cap_places.get(name)

@@ -117,6 +117,19 @@ def test_a_loop_ends_at_the_cap_of_the_day(fake: FakeAws, job: ct.TrainingJob, c
     assert sent(fake) == 5
 
 
+def test_a_day_above_its_cap(fake: FakeAws, job: ct.TrainingJob, cap: Any) -> None:
+    """A cap that was lowered below what the day has taken asks for no negative number of trials."""
+    cap("max_cost_per_day = 5")
+    for number in (1, 2, 3):
+        submit(numbered(job, number))
+    cap("max_cost_per_day = 2")
+    with pytest.raises(UsageError) as error:
+        submit(grid(job.replace(max_runtime="30m"), 2))
+    assert error.value.code == CODE
+    assert "trials" not in str(error.value.hint)
+    assert sent(fake) == 3
+
+
 def test_a_warm_pool_counts_after_the_end(fake: FakeAws, job: ct.TrainingJob, cap: Any) -> None:
     """No bill of a job contains it."""
     cap("max_cost_per_day = 3")
