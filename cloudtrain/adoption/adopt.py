@@ -17,10 +17,8 @@ from cloudtrain.adoption.launched import (
     is_batch_script,
     is_launch_line,
     is_shell_script,
-    is_task_file,
     read_batch_script,
     read_launch_line,
-    read_task_file,
 )
 from cloudtrain.adoption.launches import TrainingLaunch, cannot_adopt
 from cloudtrain.adoption.proof import Adoption, adopt_original
@@ -63,7 +61,7 @@ def adopt(
     Args:
         source: a file with a request, an event, a description or a job of another tool, or `-` for
             stdin; a script or a notebook that uses an SDK; an existing job on a target
-            (`sagemaker://REGION/NAME`); a launch line, a batch script, or a task file.
+            (`sagemaker://REGION/NAME`); a launch line, or a batch script.
         arguments: the command-line arguments of the script, if the source is one.
         job: the name of the job to adopt, if the source has several: that of its job file.
         folder: the folder of the new job file. Relative paths in the job file start in this folder.
@@ -160,8 +158,8 @@ name."""
 
 
 def launch_of(source: str, arguments: Sequence[str] = ()) -> tuple[TrainingLaunch, str] | None:
-    """Return the training that a launch line, a batch script or a task file starts, and a
-    description of the source. `arguments` are those of a script. Return None for other sources."""
+    """Return the training that a launch line or a batch script starts, and a description of the
+    source. `arguments` are those of a script. Return None for other sources."""
     try:
         return _launch_of(source, arguments)
     except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
@@ -189,8 +187,6 @@ def _launch_of(source: str, arguments: Sequence[str]) -> tuple[TrainingLaunch, s
 
     if source.endswith((".yaml", ".yml")):
         data = parsed_text(text, source).data
-        if is_task_file(data):
-            return read_task_file(data, folder or "."), f"the task file {Path(source).name}"
         if isinstance(data, dict) and "distributed_type" in data and "num_processes" in data:
             hint = (
                 "adopt the launch line that names this file: "

@@ -1,5 +1,4 @@
-"""Parsers of launch lines, and of files that contain one: Slurm's batch scripts and SkyPilot's task
-files."""
+"""Parsers of launch lines, and of the batch scripts and shell scripts that contain one."""
 
 from __future__ import annotations
 
@@ -7,7 +6,6 @@ import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from cloudtrain.adoption.expansion import Open, Value, result_of, unknown
 from cloudtrain.adoption.launches import OPTIONS, TrainingLaunch, cannot_adopt, read_launch, tool_of
@@ -303,78 +301,6 @@ def _directives(text: str) -> tuple[dict[str, str], list[str]]:
     return options, components
 
 
-def is_task_file(data: Any) -> bool:
-    """Return whether the data is a SkyPilot task."""
-    if not isinstance(data, Mapping) or not isinstance(data.get("run"), str):
-        return False
-    fields = {"resources", "num_nodes", "setup", "workdir", "envs", "file_mounts"}
-    return not fields.isdisjoint(data)
-
-
-def read_task_file(data: Mapping[str, Any], folder: str) -> TrainingLaunch:
-    """Return the training that a SkyPilot task starts. Relative paths in the task start in
-    `folder`."""
-    resources = data.get("resources")
-    if not isinstance(resources, Mapping):
-        resources = {}
-
-    model, count = _accelerators(resources.get("accelerators"))
-    nodes = int(data.get("num_nodes") or 1)
-    envs = {str(key): value for key, value in (data.get("envs") or {}).items()}
-    given = {name: str(value) for name, value in envs.items() if value is not None}
-
-    variables: dict[str, Value] = {**given}
-    variables |= dict.fromkeys(OPTIONS["variables"]["nodes"], str(nodes))
-    if count:
-        variables |= dict.fromkeys(OPTIONS["variables"]["gpus"], str(count))
-    launch = _launch_in(data["run"], variables, folder)
-
-    launch.tool = "SkyPilot"
-    launch.folder = folder
-    launch.name = data.get("name")
-    launch.instances = nodes
-    launch.gpu = model
-    launch.gpus = count
-    launch.spot = bool(resources.get("use_spot"))
-    launch.variables |= given
-    for name, value in envs.items():
-        if value is None:
-            launch.lost[f"envs.{name}"] = "it has no value: set it in the job file"
-
-    expressed = {"accelerators", "use_spot"}
-    image = str(resources.get("image_id") or "")
-    if image.startswith("docker:"):
-        launch.image = image.removeprefix("docker:")
-        expressed.add("image_id")
-    no_field = "a job has no field for this; settings of the target may have one"
-    for name in resources:
-        if name not in expressed:
-            launch.lost[f"resources.{name}"] = no_field
-    for name in data:
-        if name not in OPTIONS["skypilot"]["known"]:
-            launch.lost[str(name)] = no_field
-
-    workdir = data.get("workdir")
-    if isinstance(workdir, str):
-        below = launch.source_dir
-        launch.source_dir = os.path.join(workdir, below) if below else workdir
-    elif workdir is not None:
-        launch.lost["workdir"] = "clone the repository, and name its folder as `source_dir`"
-
-    hints = {
-        "setup": (
-            "list the packages that it installs in `environment.requirements`, or use an image"
-        ),
-        "file_mounts": "write each storage path of data under `inputs`",
-        "secrets": "a job contains no secrets: let the script read them at run time",
-        "volumes": "write each storage path of data under `inputs`",
-    }
-    for name, reason in hints.items():
-        if data.get(name):
-            launch.lost[name] = reason
-    return launch
-
-
 def is_launch_line(text: str) -> bool:
     """Return whether a text has a launch command that cloudtrain knows."""
     try:
@@ -565,18 +491,6 @@ def _change_folder(launch: TrainingLaunch, before: Sequence[ShellCommand]) -> No
                 "this folder is not here: write the folder of the code into `source_dir`"
             )
         launch.source_dir = os.path.normpath(os.path.join(launch.source_dir or "", below))
-
-
-def _accelerators(value: Any) -> tuple[str | None, int | None]:
-    """Return the GPU model and the GPUs of a node: of `H100:8`, `H100` or `{H100: 8}`; None for
-    both without GPUs."""
-    if isinstance(value, Mapping) and value:
-        name = next(iter(value))
-        return str(name), int(value[name])
-    name, _, count = str(value or "").partition(":")
-    if not name:
-        return None, None
-    return name, int(count or 1)
 
 
 def _last_number(text: str) -> int | None:

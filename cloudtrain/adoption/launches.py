@@ -1,4 +1,4 @@
-"""Parsers of other tools' launch lines: torchrun, accelerate, deepspeed, mpirun, torchx, python."""
+"""Parsers of other tools' launch lines: torchrun, accelerate, deepspeed, mpirun, python."""
 
 from __future__ import annotations
 
@@ -50,14 +50,12 @@ class TrainingLaunch:
     """The fields of the job whose values the line leaves to a running shell."""
     name: str | None = None
     gpus: int | None = None
-    gpu: str | None = None
     max_runtime: int | None = None
     source_dir: str | None = None
     folder: str = "."
     """The folder in which relative paths of the code start."""
-    spot: bool = False
-    image: str | dict[str, str] | None = None
-    """The container image, for all targets or by target."""
+    image: dict[str, str] | None = None
+    """The container image by target."""
     setup: list[str] = field(default_factory=list)
     """Lines before the launch line that prepare the shell."""
     notes: list[str] = field(default_factory=list)
@@ -127,7 +125,7 @@ def tool_of(words: Sequence[str]) -> tuple[str, int] | None:
     return ("python", skip) if is_script else None
 
 
-_SUBCOMMANDS = {"accelerate": "launch", "colossalai": "run", "torchx": "run"}
+_SUBCOMMANDS = {"accelerate": "launch", "colossalai": "run"}
 """The command of a tool with several commands that starts a training."""
 
 _MODULES = {
@@ -476,39 +474,6 @@ def _horovodrun(words: Sequence[str], folder: str) -> TrainingLaunch:
     return launch
 
 
-def _torchx(words: Sequence[str], folder: str) -> TrainingLaunch:  # noqa: ARG001
-    own, rest = _options(words, OPTIONS["torchx"]["flags"])
-    if not rest or rest[0] != "dist.ddp":
-        hint = "print the torchrun line with `torchx run --dryrun`, and adopt that line"
-        raise cannot_adopt("cloudtrain knows only torchx's component `dist.ddp`", hint)
-    options, program = _options(rest[1:], ())
-    launch = TrainingLaunch("torchx", distribution={"type": "torch"})
-
-    # `-j 2x8`: instances and processes on each; the instances may be a range such as `1:2`
-    nodes, _, count = _first(options, "-j", "1x1").partition("x")
-    most = nodes.rpartition(":")[2]
-    if most.isdecimal():
-        launch.instances = int(most)
-    if count.isdecimal():
-        launch.processes = int(count)
-
-    launch.name = _first(options, "--name", "") or None
-    for pairs in options.get("--env", ()):
-        for pair in pairs.split(","):
-            variable, _, value = pair.partition("=")
-            launch.variables[variable] = value
-    launch.is_module = "-m" in options
-    start = options.get("--script") or options.get("-m") or []
-    launch.program = [*start[:1], *program]
-    _lose_unknown(launch, options)
-    for name in ("-cfg", "--scheduler-args"):
-        if name in own:
-            launch.lost[name] = (
-                "write the scheduler's options as settings of the target in cloudtrain.toml"
-            )
-    return launch
-
-
 def _python(words: Sequence[str], folder: str) -> TrainingLaunch:  # noqa: ARG001
     if words and words[0] == "-m":
         return TrainingLaunch("python", list(words[1:]), is_module=True)
@@ -533,7 +498,6 @@ _READERS = {
     "deepspeed": _deepspeed,
     "mpirun": _mpirun,
     "horovodrun": _horovodrun,
-    "torchx": _torchx,
     "python": _python,
 }
 

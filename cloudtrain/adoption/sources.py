@@ -36,7 +36,6 @@ from cloudtrain.documents.document import (
 from cloudtrain.errors import JobError, Problem, dotted
 from cloudtrain.job.script import job_name_from, read_hyperparameters
 from cloudtrain.job.training import TrainingJob
-from cloudtrain.plans.comparison import ValuePath
 from cloudtrain.system.plugins import all_parts
 from cloudtrain.targets.adoption import FILL_IN, Draft, Original
 from cloudtrain.targets.common.compiling import hyperparameter_argv
@@ -397,7 +396,6 @@ def _source_dir(launch: TrainingLaunch, place: Path) -> str:
 
 def _draft(launch: TrainingLaunch, place: Path) -> Draft:
     """Return the job that a launch line starts, for a job file in the folder `place`."""
-    comments: dict[ValuePath, str] = {}
     program, *arguments = launch.program
     stem = program.rpartition(".")[2] if launch.is_module else PurePosixPath(program).stem
     job: dict[str, Any] = {
@@ -424,13 +422,7 @@ def _draft(launch: TrainingLaunch, place: Path) -> Draft:
             job["distribution"]["processes_per_instance"] = launch.processes
 
     resources: dict[str, Any] = {"instance_count": launch.instances}
-    if launch.gpu:
-        resources["gpu"] = launch.gpu
-        resources["gpus_per_instance"] = launch.gpus or 1
-        comments[("resources",)] = (
-            "guessed: `cloudtrain instances` lists the GPUs by name and memory"
-        )
-    elif launch.gpus:
+    if launch.gpus:
         resources["gpus_per_instance"] = launch.gpus
     job["resources"] = resources
 
@@ -439,11 +431,9 @@ def _draft(launch: TrainingLaunch, place: Path) -> Draft:
     if environment:
         job["environment"] = environment
 
-    if launch.spot:
-        job["spot"] = {}
     if launch.max_runtime:
         job["max_runtime"] = launch.max_runtime
-    return Draft(job, launch.settings, comments, settings_head=launch.settings_head)
+    return Draft(job, launch.settings, {}, settings_head=launch.settings_head)
 
 
 def _words(launch: TrainingLaunch) -> list[str]:

@@ -29,7 +29,7 @@ def adopt_command(
             "SOURCE",
             "A job's request or description (JSON or YAML), or `-` for stdin; a script or "
             "notebook; an existing job (`sagemaker://REGION/NAME`, `azureml://WORKSPACE/NAME`); a "
-            "launch command in quotes; a shell or batch script; or a SkyPilot task file.",
+            "launch command in quotes; or a shell or batch script.",
         ),
     ],
     job: Annotated[
