@@ -21,6 +21,8 @@ _END = "\ue001"
 """Around the parts of a value that only a running shell knows."""
 _OF_SCRIPT = "\ue002"
 """At the end of such a part that another shell would not know: it needs variables of the script."""
+NOT_EMPTY = "\ue003"
+"""After an unknown part that is certainly not empty."""
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _SPACE = " \t\n"
@@ -103,7 +105,7 @@ def part_of(word: str, text: str) -> str:
 
 def without_marks(text: str) -> str:
     """Return a text without the characters that mark unknown parts."""
-    return re.sub(f"[{_START}{_END}{_OF_SCRIPT}]", "", text)
+    return re.sub(f"[{_START}{_END}{_OF_SCRIPT}{NOT_EMPTY}]", "", text)
 
 
 class WordReader:
@@ -251,6 +253,7 @@ class WordReader:
         is_of_script = any(
             not name.isidentifier() or name.startswith("BASH_") or name in self.variables
             for name in needed
+            if not name.startswith("SLURM_")
         )
         return [unknown(raw, is_of_script=is_of_script)]
 

@@ -7,7 +7,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 
-from cloudtrain.adoption.expansion import Open, Value, result_of, unknown
+from cloudtrain.adoption.expansion import NOT_EMPTY, Open, Value, result_of, unknown
 from cloudtrain.adoption.launches import OPTIONS, TrainingLaunch, cannot_adopt, read_launch, tool_of
 from cloudtrain.adoption.shell import ShellCommand
 from cloudtrain.adoption.wrappers import (
@@ -51,6 +51,8 @@ def read_batch_script(text: str, folder: str, arguments: Sequence[str] = ()) -> 
     if gpus:
         count = str(_last_number(gpus))
         variables |= dict.fromkeys(OPTIONS["variables"]["gpus"], count)
+    for name in OPTIONS["variables"]["in_every_batch_job"]:
+        variables[name] = f"{unknown(f'${{{name}}}')}{NOT_EMPTY}"
     for name in _TASK_COUNTS:
         if options.get(name):
             variables[f"SLURM_{name.upper().replace('-', '_')}"] = options[name]
@@ -65,7 +67,7 @@ def _submitted(
 ) -> tuple[dict[str, str], str, Sequence[str]]:
     """Return the options, the script and the arguments of the first `sbatch` in a text; the text
     itself if it submits nothing that is here."""
-    files = ScriptFiles(folder)
+    files = ScriptFiles(folder, {})
     commands = files.commands_of(text, {"@": [*arguments]}) if "sbatch" in text else []
     for command in commands:
         if command.words[:1] != ["sbatch"]:
@@ -304,7 +306,7 @@ def _directives(text: str) -> tuple[dict[str, str], list[str]]:
 def is_launch_line(text: str) -> bool:
     """Return whether a text has a launch command that cloudtrain knows."""
     try:
-        files = ScriptFiles(".")
+        files = ScriptFiles(".", {})
         for command in files.commands_of(text, {}):
             is_start = "".join(command.words[:1]) in ("bash", "sh", "srun", "sbatch")
             if unwrap(command, files).words or (is_start and len(command.words) > 1):
@@ -345,9 +347,8 @@ def _launch_in(
     """Return the training that the only launch line in a shell script starts. With `has_setup`,
     lines that prepare the shell are kept as the launch's setup. Raises UsageError if the script
     does not have exactly one launch line."""
-    files = ScriptFiles(folder)
-    given: dict[str, Value] = {"@": list(arguments)} if arguments else {}
-    commands = files.commands_of(text, {**variables, **given})
+    files = ScriptFiles(folder, variables)
+    commands = files.commands_of(text, {"@": list(arguments)} if arguments else {})
     start, line, pairs = only_launch(commands, files)
     if start is None or line is None:
         message = f"cloudtrain finds no launch line: {why_none(commands, files)}"
@@ -385,7 +386,11 @@ def _launch_in(
     _lose_unknown_words(launch)
     _change_folder(launch, before)
     if start.condition:
-        launch.lost[start.condition[:80]] = "the launch line runs only if this holds"
+        launch.lost[start.condition[:80]] = (
+            "only a running shell decides whether this runs, and how often: the job runs it once"
+        )
+    if launch.program[0] in start.text.partition("||")[2]:
+        launch.lost["||"] = "the script starts this again if it fails: the job runs it once"
     for command in others.copy():
         if command in setup or command.output in files.started:
             others.remove(command)

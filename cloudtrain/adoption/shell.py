@@ -332,6 +332,7 @@ class _Reader(WordReader):
         """Read a loop, and run it as long as its condition is known to hold."""
         start = self.at - len(word)
         condition_start = self.at
+        first = len(self.script.commands)
         for _ in range(_MOST_ITEMS):
             self.at = condition_start
             holds = self._decided("do")
@@ -342,12 +343,20 @@ class _Reader(WordReader):
                 break
             self.read_list("done")
             if "$" not in condition:  # a loop that only a signal ends
+                self._mark(first, condition)
                 return
         else:
             raise ValueError("a loop does not end")
+        if holds is None:
+            self._mark(first, condition)
         is_over = False if holds is False else None
         self._under(is_over, condition, lambda: self.read_list("done"))
         self.script.holds = holds is False or None
+
+    def _mark(self, first: int, condition: str) -> None:
+        """Let the commands from the number `first` have a condition."""
+        for command in self.script.commands[first:]:
+            command.condition = command.condition or condition
 
     def _case(self, _: str) -> None:
         start = self.at - len("case")

@@ -45,10 +45,12 @@ _MOST_SCRIPTS = 500
 
 
 class ScriptFiles:
-    """The shell scripts that a script in `folder` can start, also those that it has written."""
+    """The shell scripts that a script in `folder` can start, also those that it has written. All of
+    them have `variables`."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, variables: Mapping[str, Value]) -> None:
         self.folder = folder
+        self.variables = variables
         self.written: dict[str, str] = {}
         self.started: set[str] = set()
         self.count = 0
@@ -75,7 +77,7 @@ class ScriptFiles:
         self.count += 1
         if self.count > _MOST_SCRIPTS:
             raise ValueError("its scripts start each other without an end")
-        commands = commands_of(text, variables, self.read)
+        commands = commands_of(text, {**self.variables, **variables}, self.read)
         for command in commands:
             if command.words == ["cat"] and command.document is not None:
                 self.written[command.output] = command.document
@@ -269,11 +271,11 @@ def _take_off(launch: LaunchCommand, name: str) -> None:
             wrapper = [word for word in wrapper if word not in assignments]
         # these four change nothing for a job, unless they have options
         if wrapper or name not in ("env", "time", "stdbuf", "sudo"):
-            why = (
-                "the job starts the launch line without this; an image or the setting "
+            shown = " ".join([name, *wrapper])
+            launch.lost[shown[:80]] = (
+                f"the job starts the launch line without `{shown}`: an image or the setting "
                 "`setup` prepares the packages"
             )
-            launch.lost[" ".join([name, *wrapper])[:80]] = why
         return
     launch.words = []
 
