@@ -7,6 +7,7 @@ import ast
 import operator
 import re
 from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
 
 from cloudtrain.documents.document import load_table
 
@@ -24,7 +25,7 @@ _OF_SCRIPT = "\ue002"
 NOT_EMPTY = "\ue003"
 """After an unknown part that is certainly not empty."""
 
-_NAME = re.compile(r"[A-Za-z_]\w*")
+_NAMED = re.compile(r"\$([A-Za-z_]\w*|[\d@*#?$!-])")
 _SPACE = " \t\n"
 _ENDS = " \t\n;&|()<>"
 """The characters that end a word."""
@@ -213,26 +214,20 @@ class WordReader:
     def _expanded(self, *, quoted: bool = False) -> list[str]:
         """Read what begins with `$` or a backtick. Return its value, or the values of an array."""
         start = self.at
-        following = self.text[start + 1 : start + 2]
-        name = _NAME.match(self.text, start + 1)
+        name = _NAMED.match(self.text, start)
         parameter = ""
         if self.text[start] == "`":
             self.at = self._find("`", start + 1) + 1
-        elif following == "'" and not quoted:
+        elif self.text.startswith("$'", start) and not quoted:
             self.at = self._find("'", start + 2) + 1
-        elif following == "(":
+        elif self.text.startswith("$(", start):
             self.at = self._closing(start + 1, "(", ")")
-        elif following == "{":
+        elif self.text.startswith("${", start):
             self.at = self._closing(start + 1, "{", "}")
             parameter = self.text[start + 2 : self.at - 1]
         elif name:
             self.at = name.end()
-            parameter = name[0]
-        elif following and following in "@*#0123456789":
-            self.at += 2
-            parameter = following
-        elif following and following in "?$!-":
-            self.at += 2
+            parameter = name[1]
         else:
             self.at += 1
             return ["$"]
@@ -346,12 +341,9 @@ class WordReader:
         return default
 
     def _default(self, word: str, *, quoted: bool) -> list[str]:
-        reader = WordReader(word, self.variables)
         if quoted:
-            reader.text = re.sub(r'(?<!\\)"', "", word)
-        elif re.search(r"['\"\\]", word):
-            return reader.word(split=False, ends="")
-        return reader.quoted("")
+            return WordReader(re.sub(r'(?<!\\)"', "", word), self.variables).quoted("")
+        return WordReader(word, self.variables).word(split=False, ends="")
 
     def _slice(
         self, values: list[str], word: str, *, is_list: bool, first: bool
@@ -449,12 +441,7 @@ def matches(pattern: str, text: str) -> bool | None:
     is_long = len(text) > _MOST_SEARCHED or pattern.count("*") > 2
     if is_long or is_unknown(pattern) or is_unknown(text) or "[" in pattern:
         return None
-    return re.fullmatch(_regex(pattern), text, re.DOTALL) is not None
-
-
-def _regex(pattern: str) -> str:
-    parts = {"*": ".*", "?": "."}
-    return "".join(parts.get(letter) or re.escape(letter) for letter in pattern)
+    return fnmatchcase(text, pattern)
 
 
 def _changed(value: str, symbol: str, pattern: str) -> str | None:

@@ -125,7 +125,7 @@ def tool_of(words: Sequence[str]) -> tuple[str, int] | None:
     return ("python", skip) if is_script else None
 
 
-_SUBCOMMANDS = {"accelerate": "launch", "colossalai": "run"}
+_SUBCOMMANDS = {"accelerate": "launch"}
 """The command of a tool with several commands that starts a training."""
 
 _MODULES = {
@@ -492,7 +492,6 @@ def _framework(words: Sequence[str], folder: str) -> TrainingLaunch:  # noqa: AR
 _READERS = {
     "framework": _framework,
     "torchrun": _torchrun,
-    "colossalai": _torchrun,
     "launch": _torch_launch,
     "accelerate": _accelerate,
     "deepspeed": _deepspeed,

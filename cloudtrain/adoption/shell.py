@@ -36,6 +36,9 @@ _MOST_DEPTH = 20
 _ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\[[^]]*\])?(\+?)=")
 _REDIRECTION = re.compile(r"(?:\d*|&)(<<<|<<-?|>>|<>|[<>])(&?)")
 _SEPARATOR = re.compile(r"[;&|()\n]")
+_BLANKS = re.compile(r"(?:[ \t]|\\\n|#[^\n]*)*")
+"""Spaces, joined lines and a comment."""
+_SEMICOLON = re.compile(r";(?!;)")
 _FIRST = re.compile(r";;&?|;&|\(\(|[()]|[^\s;&|()<>\"'$`\\]+")
 """The plain word or the bracket with which a command begins."""
 _AND_OR = re.compile(r"[ \t]*(&&|\|\|)")
@@ -159,16 +162,12 @@ class _Reader(WordReader):
 
     def _next(self) -> str:
         """Move to the next command. Return the plain word with which it begins."""
-        while self.at < len(self.text):
-            letter = self.text[self.at]
-            if letter == "\n":
+        while True:
+            self._skip()
+            if self.text.startswith("\n", self.at):
                 self.at = self.documents.get(self.at, self.at + 1)
-            elif letter in " \t" or (letter == ";" and self.text[self.at + 1 : self.at + 2] != ";"):
+            elif _SEMICOLON.match(self.text, self.at):
                 self.at += 1
-            elif self.text.startswith("\\\n", self.at):
-                self.at += 2
-            elif letter == "#":
-                self.at = self._line_end(self.at)
             else:
                 break
         match = _FIRST.match(self.text, self.at)
@@ -452,18 +451,16 @@ class _Reader(WordReader):
 
     def _redirections(self, command: ShellCommand) -> None:
         """Read spaces, a comment and redirections."""
-        while self.at < len(self.text):
-            redirection = _REDIRECTION.match(self.text, self.at)
-            if self.text.startswith("\\\n", self.at):
-                self.at += 2
-            elif self.text[self.at] in " \t":
-                self.at += 1
-            elif self.text[self.at] == "#":
-                self.at = self._line_end(self.at)
-            elif redirection:
-                self._redirect(redirection, command)
-            else:
-                return
+        self._skip()
+        while match := _REDIRECTION.match(self.text, self.at):
+            self._redirect(match, command)
+            self._skip()
+
+    def _skip(self) -> None:
+        """Move over spaces, joined lines and a comment."""
+        blanks = _BLANKS.match(self.text, self.at)
+        assert blanks is not None, "it may be empty"
+        self.at = blanks.end()
 
     def _redirect(self, match: re.Match[str], command: ShellCommand) -> None:
         """Read where a redirection leads, and the here-document below the line."""
@@ -523,18 +520,16 @@ class _Reader(WordReader):
     def _words(self, ends: str) -> list[str]:
         """Read words up to one of the characters `ends`."""
         words = list[str]()
-        while self.at < len(self.text):
-            if self.text[self.at] in ends:
-                return words
-            if self.text.startswith("\\\n", self.at):
-                self.at += 2
-            elif self.text[self.at] in " \t\n":
+        self._skip()
+        while not self.text.startswith(tuple(ends), self.at):
+            if self.at >= len(self.text):
+                raise ValueError("the bracket of an array is not closed")
+            if self.text[self.at] == "\n":
                 self.at += 1
-            elif self.text[self.at] == "#":
-                self.at = self._line_end(self.at)
             else:
                 words += self.word(ends=f" \t\n{ends}")
-        raise ValueError("the bracket of an array is not closed")
+            self._skip()
+        return words
 
     def _line_end(self, at: int) -> int:
         end = self.text.find("\n", at)
