@@ -11,12 +11,10 @@ from cloudtrain.adoption.expansion import NOT_EMPTY, Open, Value, result_of, unk
 from cloudtrain.adoption.launches import OPTIONS, TrainingLaunch, cannot_adopt, read_launch, tool_of
 from cloudtrain.adoption.shell import ShellCommand
 from cloudtrain.adoption.wrappers import (
-    CONTAINER,
     SETUP,
     ScriptFiles,
     not_run_in,
     only_launch,
-    split_option,
     srun_options,
     unwrap,
     why_none,
@@ -27,6 +25,12 @@ from cloudtrain.system.plugins import all_parts
 from cloudtrain.targets.contract import BatchReader, ContainerReader
 
 _DIRECTIVE = "#SBATCH"
+
+_CONTAINER = (
+    'write the image into `environment.image`, and `container = "pyxis"` and `mounts` '
+    "under `[slurm]`"
+)
+"""Why the job lacks an option about a container."""
 
 
 def is_batch_script(text: str) -> bool:
@@ -46,11 +50,10 @@ def read_batch_script(text: str, folder: str, arguments: Sequence[str] = ()) -> 
     options, components = _directives(text)
     options |= given
     nodes = str(_node_count(options))
-    gpus = _gpus_of(options)[0]
+    gpus = _gpus_of(options)[1]
     variables: dict[str, Value] = dict.fromkeys(OPTIONS["variables"]["nodes"], nodes)
     if gpus:
-        count = str(_last_number(gpus))
-        variables |= dict.fromkeys(OPTIONS["variables"]["gpus"], count)
+        variables |= dict.fromkeys(OPTIONS["variables"]["gpus"], str(gpus))
     for name in OPTIONS["variables"]["in_every_batch_job"]:
         variables[name] = f"{unknown(f'${{{name}}}')}{NOT_EMPTY}"
     for name in _TASK_COUNTS:
@@ -59,7 +62,9 @@ def read_batch_script(text: str, folder: str, arguments: Sequence[str] = ()) -> 
     variables.setdefault("SLURM_NTASKS", str(int(nodes) * _tasks_per_node(options)))
     launch = _launch_in(text, variables, folder, has_setup=True, arguments=arguments)
     launch.folder = folder
-    return _with_options(launch, options, components)
+    one_kind = "a job has one kind of instance; write a job for each part"
+    launch.lost |= dict.fromkeys(components, one_kind)
+    return _with_options(launch, options)
 
 
 def _submitted(
@@ -82,18 +87,16 @@ def _submitted(
 
 
 _GPU_OPTIONS = ("gres", "gpus", "gpus-per-node", "gpus-per-task")
+_TASK_COUNTS = ("ntasks", "ntasks-per-node", "cpus-per-task")
+_COUNTS = (*_GPU_OPTIONS, *_TASK_COUNTS, "nodes")
 
 
-def _with_options(
-    launch: TrainingLaunch, batch: Mapping[str, str], components: Sequence[str]
-) -> TrainingLaunch:
+def _with_options(launch: TrainingLaunch, batch: Mapping[str, str]) -> TrainingLaunch:
     """Return a launch with what the options of `sbatch` say, and those of `srun`, which take
-    precedence. `components` are words of the `#SBATCH` lines that begin another part of the job."""
+    precedence."""
     options = {**batch}
-    of_step = {}
-    for name, value in (launch.srun or {}).items():
-        if name in (*_GPU_OPTIONS, "nodes", *_TASK_COUNTS):
-            of_step[name] = value
+    step = launch.srun or {}
+    of_step = {name: value for name, value in step.items() if name in _COUNTS}
     if not of_step.keys().isdisjoint(_GPU_OPTIONS):
         for name in _GPU_OPTIONS:
             options.pop(name, None)
@@ -103,21 +106,18 @@ def _with_options(
         launch.lost["--ntasks"] = (
             "Slurm chooses the nodes of these tasks, the launcher says how many"
         )
-    for name in ("ntasks-per-gpu", "ntasks-per-socket"):
-        if options.pop(name, None) is not None:
-            launch.lost[f"--{name}"] = "set `distribution.processes_per_instance`"
     for name in [name for name, value in options.items() if isinstance(value, Open)]:
         if name not in ("output", "error"):
             launch.lost[f"--{name}"] = f"`{options[name]}` is known only at run time"
             del options[name]
     _share_tasks(launch, options)
 
-    gpus, others = _gpus_of(options)
+    model, gpus, others = _gpus_of(options)
     for name in _GPU_OPTIONS:
         options.pop(name, None)
     if gpus:
-        options["gpus-per-node"] = gpus
-        launch.gpus = _last_number(gpus)
+        options["gpus-per-node"] = f"{model}:{gpus}"
+        launch.gpus = gpus
     if launch.distribution and not launch.processes and not gpus:
         launch.lost.setdefault(
             "--nproc-per-node",
@@ -132,12 +132,8 @@ def _with_options(
         launch.lost["--nodes"] = (
             "a job has a fixed number of instances, so the larger number was used"
         )
-    one_kind = "a job has one kind of instance; write a job for each part"
-    launch.lost |= dict.fromkeys(components, one_kind)
 
     options["ntasks-per-node"] = str(_tasks_per_node(options))
-    of_container = [name for name in options if "container" in name]
-    launch.lost |= {f"--{name}": CONTAINER for name in of_container}
     for name, batch_settings in all_parts(BatchReader).items():
         settings = batch_settings(options, launch.setup)
         if settings is not None:
@@ -145,11 +141,8 @@ def _with_options(
             launch.settings = settings.settings | launch.settings
             launch.settings_head = settings.head
             launch.lost |= settings.lost
-    _settle_container(launch, {**options, **(launch.srun or {})})
+    launch.lost |= _settle_container(launch, {**options, **step})
     return launch
-
-
-_TASK_COUNTS = ("ntasks", "ntasks-per-node", "cpus-per-task")
 
 
 def _node_count(options: Mapping[str, str]) -> int:
@@ -173,39 +166,34 @@ def _tasks_per_node(options: Mapping[str, str]) -> int:
     return int(per_node) if per_node.isdecimal() else 1
 
 
-def _gpus_of(options: Mapping[str, str]) -> tuple[str, list[str]]:
-    """Return the GPUs of a node, however the options ask for them: `8` or `h100:8`. Return also
-    what else `--gres` asks for."""
-    gres = ""
+def _gpus_of(options: Mapping[str, str]) -> tuple[str, int | None, list[str]]:
+    """Return the model and the number of the GPUs of a node, however the options ask for them, and
+    what else `--gres` asks for. The number is None if they ask for no GPUs."""
+    asked = options.get("gpus-per-node", "")
     others = []
     for item in options.get("gres", "").split(","):
         kind, _, count = item.removeprefix("gres/").partition(":")
         if kind == "gpu":
-            gres = gres or count or "1"
+            asked = asked or count or "1"
         elif item and item != "none":
             others.append(item)
+    if asked:
+        return *_model_and_count(asked), others
 
-    factor = 1
-    asked = options.get("gpus-per-node") or gres
-    if not asked and options.get("gpus-per-task"):
-        factor = _tasks_per_node(options)
-        asked = options["gpus-per-task"]
-    nodes = _node_count(options)
-    total = options.get("gpus", "")
-    if not asked and total:
-        asked = total
-        count = str(_last_number(total) or 1)
-        if int(count) % nodes == 0:
-            asked = total.removesuffix(count) + str(int(count) // nodes)
+    if options.get("gpus-per-task"):
+        model, count = _model_and_count(options["gpus-per-task"])
+        return model, count * _tasks_per_node(options), others
+    if options.get("gpus"):
+        model, count = _model_and_count(options["gpus"])
+        nodes = _node_count(options)
+        return model, count // nodes if count % nodes == 0 else count, others
+    return "", None, others
 
-    # sockets may follow: `h100:8(S:0-1)`; without a number, it is 1
-    model, _, count = asked.partition("(")[0].rpartition(":")
-    if asked and not count.isdecimal():
-        model, count = count, "1"
-    if not count:
-        return "", others
-    number = str(int(count) * factor)
-    return f"{model}:{number}" if model else number, others
+
+def _model_and_count(gpus: str) -> tuple[str, int]:
+    """Return both of `h100:8(S:0-1)`, `h100` or `8`."""
+    model, _, count = gpus.partition("(")[0].rpartition(":")
+    return (model, int(count)) if count.isdecimal() else (count, 1)
 
 
 def _share_tasks(launch: TrainingLaunch, batch: Mapping[str, str]) -> None:
@@ -259,9 +247,9 @@ def _share_tasks(launch: TrainingLaunch, batch: Mapping[str, str]) -> None:
         launch.lost["srun"] = f"srun starts {tasks} processes on each node, the job starts one"
 
 
-def _settle_container(launch: TrainingLaunch, options: Mapping[str, str]) -> None:
+def _settle_container(launch: TrainingLaunch, options: Mapping[str, str]) -> Mapping[str, str]:
     """Express the container that the options of `sbatch` and `srun` name by the job's image and
-    settings of the target that knows them."""
+    settings of the target that knows them. Return what is lost."""
     for target, container_settings in all_parts(ContainerReader).items():
         container = container_settings(options)
         if container is None:
@@ -270,10 +258,8 @@ def _settle_container(launch: TrainingLaunch, options: Mapping[str, str]) -> Non
         launch.image = {target: str(container.image)}
         launch.settings |= container.settings
         launch.settings_head = container.head
-        for name in list(launch.lost):
-            if name.startswith(("--container", "--no-container")):
-                del launch.lost[name]
-        launch.lost |= container.lost
+        return container.lost
+    return {f"--{name}": _CONTAINER for name in options if "container" in name}
 
 
 def _directives(text: str) -> tuple[dict[str, str], list[str]]:
@@ -281,7 +267,7 @@ def _directives(text: str) -> tuple[dict[str, str], list[str]]:
     words that are no options, as `#SBATCH WORD`. An option without a value has an empty string. A
     job with several parts has the options of its first part."""
     options = dict[str, str]()
-    components = []
+    components = list[str]()
     for line in text.splitlines():
         if line.strip() and not line.startswith("#"):
             break
@@ -289,17 +275,12 @@ def _directives(text: str) -> tuple[dict[str, str], list[str]]:
             continue
 
         words = shlex.split(line[len(_DIRECTIVE) :], comments=True)
-        while words:
-            word = words.pop(0)
-            if not word.startswith("-"):  # `hetjob`, which begins another part
-                components.append(f"#SBATCH {word}")
-                continue
-
-            name, value = split_option(word)
-            if not value and "=" not in word and words and not words[0].startswith("-"):
-                value = words.pop(0)
-            if not components:  # sbatch replaces no variables
+        of_line, others = srun_options(words)
+        if not components:
+            for name, value in of_line.items():  # sbatch replaces no variables
                 options[name] = result_of(unknown(value)) if "$" in value else value
+        # `hetjob`, which begins another part
+        components += [f"#SBATCH {word}" for word in others]
     return options, components
 
 
@@ -324,9 +305,9 @@ def read_launch_line(text: str, folder: str = ".", arguments: Sequence[str] = ()
     launch = _launch_in(text, {}, folder, arguments=arguments)
     if launch.srun and not launch.srun.keys().isdisjoint(_ALLOCATION):
         of_job = {name: launch.srun[name] for name in _ALLOCATION if name in launch.srun}
-        return _with_options(launch, of_job, ())
+        return _with_options(launch, of_job)
     _share_tasks(launch, {})
-    _settle_container(launch, launch.srun or {})
+    launch.lost |= _settle_container(launch, launch.srun or {})
     return launch
 
 
@@ -496,9 +477,3 @@ def _change_folder(launch: TrainingLaunch, before: Sequence[ShellCommand]) -> No
                 "this folder is not here: write the folder of the code into `source_dir`"
             )
         launch.source_dir = os.path.normpath(os.path.join(launch.source_dir or "", below))
-
-
-def _last_number(text: str) -> int | None:
-    """Return the last number after the colon of a text such as `h100:8`; None without one."""
-    numbers = re.findall(r"\d+", text.rpartition(":")[2])
-    return int(numbers[-1]) if numbers else None

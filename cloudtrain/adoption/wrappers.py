@@ -95,10 +95,9 @@ def unwrap(command: ShellCommand, files: ScriptFiles) -> LaunchCommand:
         if name == "srun":
             launch.srun, launch.words = srun_options(launch.words[1:])
             for option, value in launch.srun.items():
-                is_default = (option, value) == ("export", "ALL")
-                if not is_default and option not in OPTIONS["srun"]["known"]:
-                    why = CONTAINER if option.startswith("container") else _NO_FIELD
-                    launch.lost[f"--{option}"] = why
+                is_known = (option, value) == ("export", "ALL") or "container" in option
+                if not is_known and option not in OPTIONS["srun"]["known"]:
+                    launch.lost[f"--{option}"] = "a job has no field for this option of srun"
         elif name in ("bash", "sh") or re.search(r"\.(sh|bash)$", name):
             launch.words = _inner_words(launch, command, files)
         elif assignment:
@@ -130,15 +129,15 @@ def srun_options(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
         word = rest.pop(0)
         if word == "--":
             break
-        name, value = split_option(word)
+        name, value = _split_option(word)
         takes_next = "=" not in word and name not in OPTIONS["srun"]["flags"]
-        if not value and takes_next and rest:
+        if not value and takes_next and rest and not rest[0].startswith("-"):
             value = rest.pop(0)
         options[name] = part_of(word, value)
     return options, rest
 
 
-def split_option(word: str) -> tuple[str, str]:
+def _split_option(word: str) -> tuple[str, str]:
     """Return the long name of an option of `sbatch` or `srun`, and the value in the same word:
     `--nodes=2`, `--node=2`, `-N2`."""
     if not word.startswith("--"):
@@ -153,14 +152,6 @@ def split_option(word: str) -> tuple[str, str]:
 
 
 _SYNONYMS = {"node": "nodes", "tasks-per-node": "ntasks-per-node"}
-
-
-_NO_FIELD = "a job has no field for this option of srun"
-CONTAINER = (
-    'write the image into `environment.image`, and `container = "pyxis"` and `mounts` '
-    "under `[slurm]`"
-)
-"""Why the job lacks an option about a container."""
 
 
 def _inner_words(launch: LaunchCommand, command: ShellCommand, files: ScriptFiles) -> list[str]:
