@@ -475,11 +475,8 @@ def _number(node: ast.expr) -> int:
     """Return the value of an arithmetic expression. Raises ValueError for any other expression."""
     if isinstance(node, ast.Constant) and isinstance(node.value, int):
         return node.value
-    if isinstance(node, ast.BinOp):
-        left, right = _number(node.left), _number(node.right)
-        for kind, compute in _OPERATIONS.items():
-            if isinstance(node.op, kind):
-                return compute(left, right)
+    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATIONS:
+        return _OPERATIONS[type(node.op)](_number(node.left), _number(node.right))
     raise ValueError("not arithmetic")
 
 

@@ -172,9 +172,9 @@ def _gpus_of(options: Mapping[str, str]) -> tuple[str, int | None, list[str]]:
     asked = options.get("gpus-per-node", "")
     others = []
     for item in options.get("gres", "").split(","):
-        kind, _, count = item.removeprefix("gres/").partition(":")
+        kind, _, gpus = item.removeprefix("gres/").partition(":")
         if kind == "gpu":
-            asked = asked or count or "1"
+            asked = asked or gpus or "1"
         elif item and item != "none":
             others.append(item)
     if asked:
@@ -330,8 +330,8 @@ def _launch_in(
     does not have exactly one launch line."""
     files = ScriptFiles(folder, variables)
     commands = files.commands_of(text, {"@": list(arguments)} if arguments else {})
-    start, line, pairs = only_launch(commands, files)
-    if start is None or line is None:
+    line, pairs = only_launch(commands, files)
+    if line is None:
         message = f"cloudtrain finds no launch line: {why_none(commands, files)}"
         if pairs:
             shown = ", ".join(
@@ -344,12 +344,10 @@ def _launch_in(
     launch = read_launch(line.words, folder)
     launch.srun = line.srun
     launch.lost = {**line.lost, **launch.lost}
-    launch.variables = start.exported | start.assigned | line.variables | launch.variables
+    launch.variables = line.variables | launch.variables
 
-    place = commands.index(start)
-    before = [*commands[:place], *line.before]
-    others = [*before, *commands[place + 1 :], *line.after]
-    before = [each for each in before if each.words and each.condition in ("", start.condition)]
+    others = [*line.before, *line.after]
+    before = [each for each in line.before if each.words and each.condition in ("", line.condition)]
     setup = []
     if has_setup:
         setup = [each for each in before if SETUP.match(each.text)]
@@ -366,12 +364,6 @@ def _launch_in(
     launch.setup = [*map(_shown, setup), *launch.setup]
     _lose_unknown_words(launch)
     _change_folder(launch, before)
-    if start.condition:
-        launch.lost[start.condition[:80]] = (
-            "only a running shell decides whether this runs, and how often: the job runs it once"
-        )
-    if launch.program[0] in start.text.partition("||")[2]:
-        launch.lost["||"] = "the script starts this again if it fails: the job runs it once"
     for command in others.copy():
         if command in setup or command.output in files.started:
             others.remove(command)
@@ -395,25 +387,26 @@ _ARGUMENTS = re.compile(r"\$[@*]|\$\{[@*](:\d+)?\}")
 
 def _lose_unknown_words(launch: TrainingLaunch) -> None:
     """Note the arguments as lost that only a running shell knows, by the names of their options."""
-    previous = ""
+    program = launch.program
     # the folder in which the job starts anyway
-    start = _IN_FOLDER.sub("", launch.program[0])
-    if start and start != launch.program[0]:
-        launch.program[0] = result_of(unknown(start)) if re.search(r"[$`]", start) else start
-    for word in list(launch.program):
-        is_argument = isinstance(word, Open) and _ARGUMENTS.fullmatch(word)
-        if is_argument and len(launch.program) > 1:
-            launch.program.remove(word)
-            launch.lost[word] = "the script's arguments: give them with `--args`"
-            continue
+    start = _IN_FOLDER.sub("", program[0])
+    if start and start != program[0]:
+        program[0] = result_of(unknown(start)) if re.search(r"[$`]", start) else start
+
+    previous = ""
+    for word in list(program):
         if isinstance(word, Open):
-            name = previous if previous.startswith("-") and not word.startswith("-") else word
+            has_all = len(program) > 1 and _ARGUMENTS.fullmatch(word)
+            is_value = previous.startswith("-") and not word.startswith("-")
+            name = previous if is_value and not has_all else word
             name = name.partition("=")[0][:80]
             launch.lost[name] = (
                 f"only a running shell knows `{word[:80]}`: write the value into the job file"
             )
             if re.search(r"\$\{?[1-9@*]", word):
                 launch.lost[name] = f"`{word[:80]}` is an argument of the script: use `--args`"
+            if has_all:
+                program.remove(word)
         previous = word
 
 

@@ -107,8 +107,7 @@ def tool_of(words: Sequence[str]) -> tuple[str, int] | None:
         return first, 1
     if list(words[1:2]) == ["train"] and first in OPTIONS["frameworks"]["commands"]:
         return "framework", 0
-    subcommand = _SUBCOMMANDS.get(first)
-    if subcommand and list(words[1:2]) == [subcommand]:
+    if first == "accelerate" and list(words[1:2]) == ["launch"]:
         return first, 2
     if not re.fullmatch(r"python[0-9.]*", first):
         return None
@@ -124,9 +123,6 @@ def tool_of(words: Sequence[str]) -> tuple[str, int] | None:
         is_script = not option.startswith("-")
     return ("python", skip) if is_script else None
 
-
-_SUBCOMMANDS = {"accelerate": "launch"}
-"""The command of a tool with several commands that starts a training."""
 
 _MODULES = {
     "torch.distributed.run": "torchrun",
@@ -233,6 +229,18 @@ def _known_later(text: str, name: str) -> str:
     return f"`{text}` is known only at run time: set `{name}`"
 
 
+def _lose_unknown_counts(
+    launch: TrainingLaunch, options: Options, fields: Mapping[str, str]
+) -> None:
+    """Note the numbers as lost that only a running shell knows. `fields` maps options to fields of
+    the job."""
+    for name, field_name in fields.items():
+        value = _first(options, name, "1")
+        if value and not value.isdecimal():
+            launch.unknown.add(field_name)
+            launch.lost[name] = _known_later(value, field_name)
+
+
 def _torch_launch(words: Sequence[str], folder: str) -> TrainingLaunch:
     launch = _torchrun(words, folder)
     if "--use-env" not in words and "--use_env" not in words:
@@ -270,11 +278,7 @@ def _accelerate(words: Sequence[str], folder: str) -> TrainingLaunch:
     total = _count(options, "--num-processes") or config.get("num_processes")
     if total:
         launch.processes = max(1, int(total) // launch.instances)
-    for name, field_name in _ACCELERATE_COUNTS.items():
-        value = _first(options, name, "1")
-        if value and not value.isdecimal():
-            launch.unknown.add(field_name)
-            launch.lost[name] = _known_later(value, field_name)
+    _lose_unknown_counts(launch, options, _ACCELERATE_COUNTS)
     if total and int(total) % launch.instances:
         why = f"{total} processes cannot be shared out evenly among {launch.instances} instances"
         launch.lost["--num-processes"] = why
@@ -364,10 +368,7 @@ def _deepspeed(words: Sequence[str], folder: str) -> TrainingLaunch:
     if not {"--no-local-rank", "--no-python"} & options.keys():
         launch.notes.append(_NO_LOCAL_RANK)
 
-    for name, field_name in _DEEPSPEED_COUNTS.items():
-        value = _first(options, name, "1")
-        if not value.isdecimal():
-            launch.lost[name] = _known_later(value, field_name)
+    _lose_unknown_counts(launch, options, _DEEPSPEED_COUNTS)
     if len(set(slots)) > 1:
         launch.lost["--hostfile"] = (
             "the hosts have different numbers of slots, but the instances of a job are alike"

@@ -285,8 +285,7 @@ class _Reader(WordReader):
             return
 
         start = self.at
-        is_run = not is_done
-        if undecided and is_run and not script.is_skipped:
+        if undecided and not is_done:
             self._under(False, "", lambda: self.read_list("fi"))
             end = self.at
             self.at = start
@@ -296,7 +295,7 @@ class _Reader(WordReader):
                 self.read_list("elif", "else", "fi")
                 self.at = end
                 return
-        self._under(is_run, "", lambda: self.read_list("fi"))
+        self._under(not is_done, "", lambda: self.read_list("fi"))
 
     def _for(self, word: str) -> None:
         start = self.at - len(word)

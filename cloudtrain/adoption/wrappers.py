@@ -34,9 +34,11 @@ class LaunchCommand:
     srun: dict[str, str] | None = None
     """The options of `srun` by their long names; None if no wrapper is `srun`."""
     before: list[ShellCommand] = field(default_factory=list)
-    """The commands before the launch line, in the script that the wrapper `bash` starts."""
+    """The commands before the launch line, in the scripts around it."""
     after: list[ShellCommand] = field(default_factory=list)
     """The commands after it."""
+    condition: str = ""
+    """The condition of the command that starts it, which cannot be decided."""
     why_not: str = ""
     """Why the command starts nothing that cloudtrain can read."""
 
@@ -99,18 +101,18 @@ def unwrap(command: ShellCommand, files: ScriptFiles) -> LaunchCommand:
                 if not is_known and option not in OPTIONS["srun"]["known"]:
                     launch.lost[f"--{option}"] = "a job has no field for this option of srun"
         elif name in ("bash", "sh") or re.search(r"\.(sh|bash)$", name):
-            launch.words = _inner_words(launch, command, files)
+            launch = _inner_launch(launch, command, files)
         elif assignment:
             launch.variables[assignment[1]] = part_of(launch.words[0], assignment[2])
             launch.words.pop(0)
+        elif name == "env" and not "".join(launch.words[1:2]).startswith("-"):
+            launch.words.pop(0)  # assignments follow
         elif name in OPTIONS["shell"]["wrappers"]:
             _take_off(launch, name)
         else:
             launch.why_not = f"`{name}` is not a launcher that it knows"
             if name == "sbatch":
                 launch.why_not = "the script that it submits is not here"
-            if isinstance(launch.words[0], Open):
-                launch.why_not = "only a running shell knows what this is"
             # what srun starts may be a wrapper of the user's own
             is_wrapper = launch.srun is not None and name not in OPTIONS["shell"]["harmless"]
             if is_wrapper:
@@ -154,9 +156,11 @@ def _split_option(word: str) -> tuple[str, str]:
 _SYNONYMS = {"node": "nodes", "tasks-per-node": "ntasks-per-node"}
 
 
-def _inner_words(launch: LaunchCommand, command: ShellCommand, files: ScriptFiles) -> list[str]:
+def _inner_launch(
+    launch: LaunchCommand, command: ShellCommand, files: ScriptFiles
+) -> LaunchCommand:
     """Return the launch command in the script that a shell runs: after `-c`, in a file, or in the
-    here-document of the command. Return nothing if there is none, or more than one."""
+    here-document of the command. It has no words if there is none, or more than one."""
     name, *rest = launch.words
     script: str | None = command.document
     if os.path.basename(name) not in ("bash", "sh"):
@@ -169,30 +173,29 @@ def _inner_words(launch: LaunchCommand, command: ShellCommand, files: ScriptFile
         script = rest[0] if is_text else files.read(rest[0])
         if is_text:
             rest[1:] = rest[2:]  # the word after the text is `$0`
-    launch.why_not = f"`{rest[0]}` is not here" if rest else "it starts a shell without a script"
+    if script is None:
+        why = f"`{rest[0]}` is not here" if rest else "it starts a shell without a script"
+        return LaunchCommand([], why_not=why)
     try:
         variables: dict[str, Value] = {**command.exported, **command.assigned, **launch.variables}
-        commands = files.commands_of(script or "", {**variables, "@": rest[1:]})
+        commands = files.commands_of(script, {**variables, "@": rest[1:]})
     except ValueError as error:
-        launch.why_not = str(error)
-        return []
-    start, line, _ = only_launch(commands, files)
-    if start is None or line is None:
-        launch.why_not = launch.why_not if script is None else why_none(commands, files)
-        return []
+        return LaunchCommand([], why_not=str(error))
+    line, _ = only_launch(commands, files)
+    if line is None:
+        return LaunchCommand([], why_not=why_none(commands, files))
 
-    place = commands.index(start)
-    launch.before = commands[:place] + line.before
-    launch.after = commands[place + 1 :] + line.after
-    launch.lost |= line.lost
-    for name, value in (start.exported | start.assigned | line.variables).items():
+    line.lost = launch.lost | line.lost
+    line.srun = line.srun or launch.srun
+    found = line.variables
+    line.variables = launch.variables
+    for name, value in found.items():
         if isinstance(value, Open) and value != variables.get(name):
             if name not in LAUNCHER_VARIABLES:
-                launch.lost[f"${name}"] = f"only the shell of a rank knows `{value[:80]}`"
+                line.lost[f"${name}"] = f"only the shell of a rank knows `{value[:80]}`"
         else:
-            launch.variables[name] = value
-    launch.srun = line.srun or launch.srun
-    return line.words
+            line.variables[name] = value
+    return line
 
 
 Pair = tuple[ShellCommand, LaunchCommand]
@@ -200,9 +203,9 @@ Pair = tuple[ShellCommand, LaunchCommand]
 
 def only_launch(
     commands: Sequence[ShellCommand], files: ScriptFiles
-) -> tuple[ShellCommand | None, LaunchCommand | None, Sequence[Pair]]:
-    """Return the only command that starts a training, with its launch command, or None for both;
-    and all of those that may be meant."""
+) -> tuple[LaunchCommand | None, Sequence[Pair]]:
+    """Return the only launch command in a script's commands, or None; and all that may be meant,
+    with the commands that start them."""
     pairs = []
     for command in commands:
         line = unwrap(command, files)
@@ -214,8 +217,21 @@ def only_launch(
         if len(pairs) > 1 and preferred:
             pairs = preferred
     if len(pairs) != 1:
-        return None, None, pairs
-    return *pairs[0], pairs
+        return None, pairs
+
+    start, line = pairs[0]
+    place = commands.index(start)
+    line.before = [*commands[:place], *line.before]
+    line.after = [*commands[place + 1 :], *line.after]
+    line.variables = start.exported | start.assigned | line.variables
+    line.condition = start.condition
+    if start.condition:
+        line.lost[start.condition[:80]] = (
+            "only a running shell decides whether this runs, and how often: the job runs it once"
+        )
+    if line.words[0] in start.text.partition("||")[2]:
+        line.lost["||"] = "the script starts this again if it fails: the job runs it once"
+    return line, pairs
 
 
 _TRAINING = re.compile(r"(train|tune|main)\w*(\.py)?$")
@@ -239,10 +255,6 @@ def why_none(commands: Sequence[ShellCommand], files: ScriptFiles) -> str:
     return "it has no command"
 
 
-def _not_run(lines: Sequence[str]) -> str:
-    return f"the job does not run these lines: {'; '.join(lines)[:200]}"
-
-
 def _take_off(launch: LaunchCommand, name: str) -> None:
     """Take the wrapper `name` off, with its options: all words up to the next shell, `srun` or
     launcher. If none follows, the launch command has no words then."""
@@ -254,14 +266,8 @@ def _take_off(launch: LaunchCommand, name: str) -> None:
 
         launch.words = rest[at:]
         wrapper = rest[:at]
-        if name == "env":
-            assignments = [word for word in wrapper if re.match(r"[A-Za-z_]\w*=", word)]
-            for word in assignments:
-                variable, _, value = word.partition("=")
-                launch.variables[variable] = part_of(word, value)
-            wrapper = [word for word in wrapper if word not in assignments]
-        # these four change nothing for a job, unless they have options
-        if wrapper or name not in ("env", "time", "stdbuf", "sudo"):
+        # these three change nothing for a job, unless they have options
+        if wrapper or name not in ("time", "stdbuf", "sudo"):
             shown = " ".join([name, *wrapper])
             launch.lost[shown[:80]] = (
                 f"the job starts the launch line without `{shown}`: an image or the setting "
@@ -279,13 +285,14 @@ def not_run_in(commands: Sequence[ShellCommand]) -> dict[str, str]:
             lines.setdefault(command.condition, []).append(command.text)
     lost = {}
     for condition, texts in lines.items():
+        shown = "; ".join(texts)[:200]
         if not condition:
-            lost["other lines"] = _not_run(texts)
-            continue
-        lost[condition[:80]] = (
-            "only a running shell can decide this, so it counts as not met. Otherwise the script "
-            f"would run: {'; '.join(texts)[:200]}"
-        )
+            lost["other lines"] = f"the job does not run these lines: {shown}"
+        else:
+            lost[condition[:80]] = (
+                "only a running shell can decide this, so it counts as not met. Otherwise the "
+                f"script would run: {shown}"
+            )
     return lost
 
 

@@ -283,6 +283,8 @@ def test_lines_that_prepare_the_shell(lines: str, setup: list[str], names: set[s
         (f"while ! {RUN}; do :; done", {f"while ! {RUN}; do"}),
         (f"while true; do {RUN} && break; done", {"while true; do"}),
         (f"{RUN} || {RUN} --resume", {"||"}),
+        (f"srun bash -c 'if [ -f x ]; then {RUN}; fi'", {"if [ -f x ]; then"}),
+        (f"srun bash -c '{RUN} || {RUN}'", {"||"}),
         (f"{RUN} || exit 1", set()),
         (f'if [ -n "$SLURM_JOB_ID" ]; then A=1; else A=2; fi\n{RUN}', set()),
         (f"[[ -z ${{SLURM_JOB_ID:-}} ]] && A=1\n{RUN}", set()),
