@@ -509,22 +509,12 @@ def truth(words: list[str]) -> bool | None:
 
 
 def _compared(left: str, symbol: str, right: str) -> bool | None:
-    compare = _NUMBERS.get(symbol)
-    if compare:
+    if symbol in ("-eq", "-ne", "-lt", "-le", "-gt", "-ge"):
         if not (left.isdecimal() and right.isdecimal()):
             return None
-        return compare(int(left), int(right))
+        # Python's operators have the names of the shell's
+        return bool(getattr(operator, symbol[1:])(int(left), int(right)))
     found = left == right or matches(right, left)
     if symbol not in ("=", "==", "!=") or is_unknown(left) or found is None:
         return None
     return found is (symbol != "!=")
-
-
-_NUMBERS: dict[str, Callable[[int, int], bool]] = {
-    "-eq": operator.eq,
-    "-ne": operator.ne,
-    "-lt": operator.lt,
-    "-le": operator.le,
-    "-gt": operator.gt,
-    "-ge": operator.ge,
-}

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cloudtrain.adoption.expansion import Open
-from cloudtrain.documents.document import Unreadable, load_table, read_text
+from cloudtrain.documents.document import Unreadable, load_table, read_document, read_text
 from cloudtrain.errors import UsageError
 from cloudtrain.system.plugins import DEFAULT_TARGET
 
@@ -293,10 +293,7 @@ def _accelerate(words: Sequence[str], folder: str) -> TrainingLaunch:
     if precision != "no":
         launch.variables["ACCELERATE_MIXED_PRECISION"] = str(precision)
 
-    distributed_type = ""
-    if "distributed_type" in config:
-        # YAML 1.1 reads a plain NO as false
-        distributed_type = str(config["distributed_type"] or "NO").upper()
+    distributed_type = str(config.get("distributed_type", "")).upper()
     launch.distribution = {"type": "torch"}
     if "--use-deepspeed" in options or distributed_type == "DEEPSPEED":
         launch.distribution = {"type": "deepspeed"}
@@ -331,7 +328,14 @@ def _accelerate_config(launch: TrainingLaunch, options: Options, folder: str) ->
     if "--config-file" not in options:
         return {}
     name = options["--config-file"][0]
-    config = _yaml(_text(launch, "--config-file", folder, name), name)
+    text = _text(launch, "--config-file", folder, name)
+    try:
+        config = read_document(text, "yaml").data
+    except Unreadable as error:
+        hint = "name the file that `accelerate config` writes"
+        raise cannot_adopt(f"`{name}` is not YAML: {error.problem.message}", hint) from None
+    if not isinstance(config, dict):
+        return {}
     if "SAGEMAKER" in str(config.get("compute_environment", "")):
         hint = (
             "run the line, then adopt the job that it has created: `cloudtrain adopt "
@@ -513,18 +517,6 @@ def _text(launch: TrainingLaunch, option: str, folder: str, file: str) -> str:
             "says into the job file"
         )
         return ""
-
-
-def _yaml(text: str, file: str) -> dict[str, Any]:
-    """Return the fields in the text of a YAML file; none if it holds no mapping."""
-    import yaml
-
-    try:
-        data = yaml.safe_load(text)
-    except yaml.YAMLError:
-        hint = "name the file that `accelerate config` writes"
-        raise cannot_adopt(f"`{file}` is not YAML", hint) from None
-    return data if isinstance(data, dict) else {}
 
 
 def cannot_adopt(message: str, hint: str | None) -> UsageError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cloudtrain.adoption.expansion import Open, Value, part_of
@@ -212,10 +212,8 @@ def only_launch(
         if line.words:
             pairs.append((command, line))
     # a script may also prepare its data with Python, or start the training under other conditions
-    for is_meant in _PREFERENCES:
-        preferred = [pair for pair in pairs if is_meant(*pair)]
-        if len(pairs) > 1 and preferred:
-            pairs = preferred
+    most = max((_signs_of_training(*pair) for pair in pairs), default=())
+    pairs = [pair for pair in pairs if _signs_of_training(*pair) == most]
     if len(pairs) != 1:
         return None, pairs
 
@@ -236,12 +234,16 @@ def only_launch(
 
 _TRAINING = re.compile(r"(train|tune|main)\w*(\.py)?$")
 
-_PREFERENCES: Sequence[Callable[[ShellCommand, LaunchCommand], object]] = (
-    lambda command, _: not command.condition,
-    lambda _, line: tool_of(line.words) != ("python", 1),
-    lambda _, line: line.srun is not None,
-    lambda _, line: any(_TRAINING.search(word) for word in line.words[1:4]),
-)
+
+def _signs_of_training(command: ShellCommand, line: LaunchCommand) -> tuple[bool, ...]:
+    """Return whether a command is unconditional, starts more than Python, on other machines, and a
+    script whose name says so. What comes first weighs most."""
+    return (
+        not command.condition,
+        tool_of(line.words) != ("python", 1),
+        line.srun is not None,
+        any(_TRAINING.search(word) for word in line.words[1:4]),
+    )
 
 
 def why_none(commands: Sequence[ShellCommand], files: ScriptFiles) -> str:
