@@ -279,7 +279,10 @@ class WordReader:
                 size = len(values) if has_all else len("".join(values))
                 values = [str(size)]
             elif symbol == ":":
-                values = self._slice(values, word, is_list=has_all, first=name in ("@", "*"))
+                if not has_all:
+                    return None
+                # the arguments of a script begin at 1
+                values = self._from(values, word, 1 if name in ("@", "*") else 0)
             else:
                 pattern = WordReader(word, self.variables).text_word("")
                 changed = [_changed(value, symbol, pattern) for value in values]
@@ -345,21 +348,12 @@ class WordReader:
             return WordReader(re.sub(r'(?<!\\)"', "", word), self.variables).quoted("")
         return WordReader(word, self.variables).word(split=False, ends="")
 
-    def _slice(
-        self, values: list[str], word: str, *, is_list: bool, first: bool
-    ) -> list[str] | None:
-        """Return `${NAME:START:COUNT}`. The arguments of a script (`first`) begin at 1."""
-        start, colon, count = word.partition(":")
-        begin = self.computed(start)
-        size = self.computed(count) if colon else str(MOST)
-        if begin is None or size is None or int(begin) < 0 or int(size) < 0:
+    def _from(self, values: list[str], word: str, first: int) -> list[str] | None:
+        """Return the values from the place `word` on. `first` is the place of the first one."""
+        start = self.computed(word)
+        if start is None or int(start) < first:
             return None
-        place = int(begin) - (1 if first else 0)
-        if place < 0:
-            return None
-        if is_list:
-            return values[place : place + int(size)]
-        return [value[place : place + int(size)] for value in values]
+        return values[int(start) - first :]
 
     def _find(self, mark: str, start: int) -> int:
         """Return the place of the next `mark`, which closes a quote."""
