@@ -156,7 +156,7 @@ class WordReader:
     def quoted(self, closing: str) -> list[str]:
         """Read a text in double quotes, which `closing` ends; all of the text if it is empty.
         Return several words, or none, if it contains all words of an array."""
-        words = [""]
+        result = _Words()
         has_empty_array = False
         while self.at < len(self.text):
             letter = self.text[self.at]
@@ -172,12 +172,11 @@ class WordReader:
                 plain = _PLAIN.match(self.text, self.at)
                 values = [plain[0] if plain else letter]
                 self.at += len(values[0])
-            # a part joins the word before it; the other values of an array are words of their own
-            words[-1] += "".join(values[:1])
-            words += values[1:]
+            result.add(values)
         else:
             if closing:
                 raise ValueError("a quote is not closed")
+        words = result.end() or [""]
         return [] if has_empty_array and words == [""] else words
 
     def computed(self, text: str) -> str | None:
@@ -245,12 +244,14 @@ class WordReader:
         if not match:
             raw = _REFERENCE.sub(self._known_reference, raw)
         needed = [each[1] for each in _NEEDED.finditer(raw) if each[1]]
-        is_of_script = any(
-            not name.isidentifier() or name.startswith("BASH_") or name in self.variables
-            for name in needed
-            if not name.startswith("SLURM_")
-        )
+        is_of_script = any(map(self._is_of_script, needed))
         return [unknown(raw, is_of_script=is_of_script)]
+
+    def _is_of_script(self, name: str) -> bool:
+        """Return whether the shell of a job would not have a variable that the script has."""
+        if name.startswith("SLURM_"):
+            return False
+        return not name.isidentifier() or name.startswith("BASH_") or name in self.variables
 
     def _known_reference(self, match: re.Match[str]) -> str:
         """Return the value of a variable inside of `$(...)`, or the command whose output it has;

@@ -108,8 +108,7 @@ def _with_options(launch: TrainingLaunch, batch: Mapping[str, str]) -> TrainingL
         )
     for name in [name for name, value in options.items() if isinstance(value, Open)]:
         if name not in ("output", "error"):
-            launch.lost[f"--{name}"] = f"`{options[name]}` is known only at run time"
-            del options[name]
+            launch.lost[f"--{name}"] = _only_in_shell(options.pop(name))
     _share_tasks(launch, options)
 
     model, gpus, others = _gpus_of(options)
@@ -400,14 +399,18 @@ def _lose_unknown_words(launch: TrainingLaunch) -> None:
             is_value = previous.startswith("-") and not word.startswith("-")
             name = previous if is_value and not has_all else word
             name = name.partition("=")[0][:80]
-            launch.lost[name] = (
-                f"only a running shell knows `{word[:80]}`: write the value into the job file"
-            )
+            launch.lost[name] = _only_in_shell(word)
             if re.search(r"\$\{?[1-9@*]", word):
                 launch.lost[name] = f"`{word[:80]}` is an argument of the script: use `--args`"
             if has_all:
                 program.remove(word)
         previous = word
+
+
+def _only_in_shell(value: str) -> str:
+    return (
+        f"only a running shell knows `{value[:80]}`: write the value into the job or its settings"
+    )
 
 
 def _shown(command: ShellCommand) -> str:
@@ -447,9 +450,7 @@ def _settle_variables(launch: TrainingLaunch, *, has_setup: bool) -> None:
         if has_setup and is_whole:
             launch.setup.append(f'export {name}="{value}"')
         else:
-            launch.lost[f"${name}"] = (
-                f"only a running shell knows `{value[:80]}`: write the value into the job file"
-            )
+            launch.lost[f"${name}"] = _only_in_shell(value)
 
 
 def _change_folder(launch: TrainingLaunch, before: Sequence[ShellCommand]) -> None:

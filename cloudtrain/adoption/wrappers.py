@@ -93,6 +93,7 @@ def unwrap(command: ShellCommand, files: ScriptFiles) -> LaunchCommand:
     # each round takes one wrapper off
     while launch.words and tool_of(launch.words) is None:
         name = os.path.basename(launch.words[0])
+        following = "".join(launch.words[1:2])
         assignment = re.fullmatch(r"([A-Za-z_]\w*)=(.*)", launch.words[0], re.DOTALL)
         if name == "srun":
             launch.srun, launch.words = srun_options(launch.words[1:])
@@ -105,7 +106,7 @@ def unwrap(command: ShellCommand, files: ScriptFiles) -> LaunchCommand:
         elif assignment:
             launch.variables[assignment[1]] = part_of(launch.words[0], assignment[2])
             launch.words.pop(0)
-        elif name == "env" and not "".join(launch.words[1:2]).startswith("-"):
+        elif name == "env" and not following.startswith("-"):
             launch.words.pop(0)  # assignments follow
         elif name in OPTIONS["shell"]["wrappers"]:
             _take_off(launch, name)
@@ -238,12 +239,9 @@ _TRAINING = re.compile(r"(train|tune|main)\w*(\.py)?$")
 def _signs_of_training(command: ShellCommand, line: LaunchCommand) -> tuple[bool, ...]:
     """Return whether a command is unconditional, starts more than Python, on other machines, and a
     script whose name says so. What comes first weighs most."""
-    return (
-        not command.condition,
-        tool_of(line.words) != ("python", 1),
-        line.srun is not None,
-        any(_TRAINING.search(word) for word in line.words[1:4]),
-    )
+    is_launcher = tool_of(line.words) != ("python", 1)
+    is_named = any(_TRAINING.search(word) for word in line.words[1:4])
+    return (not command.condition, is_launcher, line.srun is not None, is_named)
 
 
 def why_none(commands: Sequence[ShellCommand], files: ScriptFiles) -> str:
