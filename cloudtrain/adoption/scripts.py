@@ -92,10 +92,9 @@ class ScriptRun:
     uploads: Mapping[str, bytes] = field(default_factory=dict)
     """Maps the storage path of each upload to the content, which is empty where it is too large to
     keep."""
-    failed: tuple[str, ...] = ()
-    """The notebook cells in which a statement failed; of a script its failure."""
-    skipped: tuple[str, ...] = ()
-    """The notebook cells that were not run, or not wholly."""
+    gaps: tuple[str, ...] = ()
+    """The notebook cells in which a statement failed, or a script's failure; and the cells that
+    were not run, or not wholly: `not run: cell 2, cell 5`."""
     notes: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """The user's settings that the script found, in words, by the target that reads them."""
 
@@ -326,14 +325,19 @@ def _finished_run(
     creations = _creations(hooks, work)
     is_notebook = script.suffix == ".ipynb"
     skipped = not_run(script) if is_notebook else ()
+    gaps = []
+    if code is None:
+        failed = (*failed, "it did not end by itself")
+    if failed:
+        gaps.append(f"failed: {', '.join(failed)}")
+    if skipped:
+        gaps.append(f"not run: {', '.join(skipped)}")
     if creations:
-        if code is None:
-            failed = (*failed, "it did not end by itself")
-        return ScriptRun(creations, dict(_uploads(hooks)), failed, skipped)
+        return ScriptRun(creations, dict(_uploads(hooks)), tuple(gaps))
 
     reason = _reason_in(place / "output.txt")
     if skipped:
-        reason += f"; not run: {', '.join(skipped)}"
+        reason += f"; {gaps[-1]}"
     if code is None:
         message = f"`{script}` has created no job within {time_limit:g} s"
         hint = (
@@ -440,28 +444,25 @@ def originals_of_script(
 
         for original in originals:
             original = _with_earlier(original, str(creation.record["name"]), earlier)
-            located = _located(original, script.absolute().parent, places, archive)
-            kind = _kind_of(creation, located.other_uploads, run, script)
-            jobs.append(replace(located, kind=kind, failed=run.failed))
+            original = located(original, script.absolute().parent, places, archive)
+            kind = _kind_of(creation, original.other_uploads, run, script)
+            jobs.append(replace(original, kind=kind, gaps=run.gaps))
         earlier[str(creation.record["name"])] = creation.place
     return jobs
 
 
 def _kind_of(creation: Creation, other_uploads: Sequence[str], run: ScriptRun, script: Path) -> str:
     """Return how a job was captured, in words."""
-    kind = f"the request that {script.name} sends"
+    parts = [f"the request that {script.name} sends"]
     if len(run.creations) > 1:
-        kind += f" in {creation.place}"  # and the uploads may be those of the others
+        parts[0] += f" in {creation.place}"  # and the uploads may be those of the others
     else:
-        kind += "".join(f"; it also uploads {address}" for address in other_uploads[:3])
-    if run.failed:
-        kind += f"; failed: {', '.join(run.failed)}"
-    if run.skipped:
-        kind += f"; not run: {', '.join(run.skipped)}"
+        parts += [f"it also uploads {address}" for address in other_uploads[:3]]
+    parts += run.gaps
     notes = run.notes.get(creation.target)
     if notes:
-        kind += f"; with {' and '.join(notes)}"
-    return kind
+        parts.append(f"with {' and '.join(notes)}")
+    return "; ".join(parts)
 
 
 def _with_earlier(original: Original, own_name: str, earlier: Mapping[str, str]) -> Original:
@@ -480,23 +481,27 @@ def _with_earlier(original: Original, own_name: str, earlier: Mapping[str, str])
     return replace(original, lost=lost)
 
 
-def _located(
+def located(
     original: Original, folder: Path, places: Sequence[Path], archive: bytes | None
 ) -> Original:
     """Return the job with the folders of its code and of its data, relative to `folder`. `archive`
     holds its code, and `places` are the folders that may have it."""
-    source = None
+    source = original.source
+    files = {}
     if archive is not None:
         with contextlib.suppress(tarfile.TarError, OSError, EOFError, ValueError):
-            source = _source_in(folder, places, dict(files_of(archive)))
-
-    # a script may have made the folder of its code itself, in the copy
-    is_there = original.source is not None and (folder / original.source).is_dir()
+            files = dict(files_of(archive))
+    if files:
+        # a script may have made or changed the folder of its code itself, in the copy
+        named = [folder / source] if source is not None else []
+        source = _source_in(folder, [*named, *places], files)
+    elif source is not None and not (folder / source).is_dir():
+        source = None
     return replace(
         _with_data(original, folder, places),
         folder=str(folder),
-        source=original.source if is_there else source,
-        code=None if is_there or source is not None else archive,
+        source=source,
+        code=archive if source is None else None,
     )
 
 
@@ -557,10 +562,12 @@ def _has_content(path: Path, content: bytes) -> bool:
 
 def _names_below(folder: Path) -> Iterator[str]:
     """Yield the paths of the files below a folder, relative to it. Files that are not copied for
-    the script's run, such as hidden files, are left out."""
+    the script's run, such as hidden files, and links, which no archive is compared by, are left
+    out."""
     for place, folders, names in os.walk(folder):
         # what this list loses, `os.walk` does not enter
         folders[:] = [name for name in folders if not name.startswith(".") and name not in LEFT_OUT]
         for name in names:
-            if not name.startswith(".") and not name.endswith(".pyc"):
-                yield os.path.relpath(os.path.join(place, name), folder)
+            path = os.path.join(place, name)
+            if not name.startswith(".") and not name.endswith(".pyc") and not os.path.islink(path):
+                yield os.path.relpath(path, folder)

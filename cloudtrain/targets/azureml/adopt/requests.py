@@ -15,7 +15,6 @@ from cloudtrain.job.script import job_name_from
 from cloudtrain.plans.comparison import ValuePath, overrides_between
 from cloudtrain.plans.plan import CompileContext, Plan, Upload
 from cloudtrain.targets.adoption import UNREAD, Comparable, Draft, Original, draft_context
-from cloudtrain.targets.azureml.adopt.code_files import sent_files
 from cloudtrain.targets.azureml.adopt.job_files import (
     is_local,
     mapping,
@@ -411,9 +410,6 @@ class AzureMLAdopter:
 
     originals = staticmethod(originals_in)
     drafts = staticmethod(drafts_of)
-
-    def sent_files(self, original: Original, folder: File) -> Iterator[str]:
-        return sent_files(folder)
 
     def context(self, original: Original, settings: AzureML) -> CompileContext:
         """The workspace that is configured on this machine is ignored."""
