@@ -35,7 +35,7 @@ from cloudtrain.adoption.sources import (
 from cloudtrain.documents.document import Unreadable
 from cloudtrain.errors import CloudtrainError, UsageError, did_you_mean, shortened
 from cloudtrain.plans.states import RunRef
-from cloudtrain.system.plugins import part
+from cloudtrain.system.plugins import all_parts, part
 from cloudtrain.targets.adoption import Original
 from cloudtrain.targets.contract import AdopterMaker, OriginalFetcher
 from cloudtrain.targets.registry import target_of
@@ -317,10 +317,7 @@ def _name_of(original: Original | UsageError) -> str:
     """Return the name that the job file of a job has; `other` for a job that cannot be adopted."""
     if isinstance(original, UsageError):
         return "other"
-    if original.search is not None:
-        return str(original.search.fields["name"])
-    make_adopter = part(target_of(original.target), AdopterMaker)
-    assert make_adopter is not None, "the target has read the original"
+    adopter = all_parts(AdopterMaker)[original.target]()
     with suppress(*_WRONG_TYPES):
-        return str(next(make_adopter().drafts(original)).job["name"])
+        return str(next(adopter.drafts(original)).job["name"])
     return "job"

@@ -78,21 +78,12 @@ def run_script(folder, script):
     try:
         runpy.run_path(script, run_name="__main__")
     except Exception as error:
-        lines = [
-            frame.lineno
-            for frame in traceback.extract_tb(error.__traceback__)
-            if frame.filename == script
-        ]
-        if isinstance(error, SyntaxError) and error.filename == script:
-            lines = [error.lineno]
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if frame.filename == script]
         place = "line %s: " % lines[-1] if lines else ""
-        write(folder, "failed.txt", place + first_line_of(error))
+        message = "%s%s: %s" % (place, type(error).__name__, error)
+        write(folder, "failed.txt", message.partition("\n")[0][:200])
         raise
-
-
-def first_line_of(error):
-    """Return the type of an exception and the beginning of its message."""
-    return ("%s: %s" % (type(error).__name__, error)).partition("\n")[0][:200]
 
 
 def write(folder, name, line):

@@ -19,7 +19,7 @@ from cloudtrain.documents.document import read_document
 from cloudtrain.documents.toml_json import scalar_text, toml_key, toml_text
 from cloudtrain.documents.yaml_text import read_scalar
 from cloudtrain.errors import JobError, Problem, UsageError, dotted
-from cloudtrain.job.data import is_local_path
+from cloudtrain.job.data import is_local_path, texts_in
 from cloudtrain.job.file import parse, parse_job
 from cloudtrain.job.model import OVERRIDES
 from cloudtrain.job.training import TrainingJob
@@ -316,7 +316,7 @@ def _without_secrets(original: Original) -> Original:
     that is a secret is removed, because the job looks it up."""
     from cloudtrain.rules.values import secrets_in
 
-    found = secrets_in([*_texts(original.request, ()), *_texts(original.start, ())])
+    found = secrets_in([*_texts(original.request), *_texts(original.start)])
     if not found:
         return original
     lost = dict(original.lost)
@@ -338,24 +338,25 @@ def _without_secrets(original: Original) -> Original:
     return _without_secrets(hidden)
 
 
-def _texts(value: Any, path: ValuePath) -> Iterator[tuple[ValuePath, str]]:
+def _texts(value: Any) -> Iterator[tuple[ValuePath, str]]:
     """Yield the texts of a request with their paths. A command line has the path `("command",)` or
     `("arguments",)`, and the value of a row such as `{Key: team, Value: a}` that of its key."""
-    if isinstance(value, str):
-        yield path, value
-    elif isinstance(value, Mapping):
-        for key, inner in value.items():
-            row = value.get("Key") if key == "Value" else None
-            if key == "command":
-                yield from _texts(inner, ("command",))
-            else:
-                yield from _texts(inner, (*path, str(row or key)))
-    elif isinstance(value, Sequence):
-        if value and all(isinstance(item, str) for item in value):
-            yield ("arguments",), shlex.join(value)
+    lines: dict[ValuePath, list[str]] = {}
+    keys: dict[ValuePath, str] = {}
+    for path, text in texts_in(value, ()):
+        *above, name = path
+        if isinstance(name, int):
+            lines.setdefault(tuple(above), []).append(text)
+        elif name == "command":
+            yield ("command",), text
+        elif name == "Key":
+            keys[tuple(above)] = text
+        elif name == "Value":
+            yield (*above, keys.get(tuple(above), name)), text
         else:
-            for item in value:
-                yield from _texts(item, path)
+            yield path, text
+    for words in lines.values():
+        yield ("arguments",), shlex.join(words)
 
 
 def add_secrets(job: dict[str, Any], names: Sequence[str], target: Target) -> None:

@@ -49,9 +49,6 @@ _OUTSIDE = re.compile(
 """A path in a script's text to a folder outside of the script's: `"../data"`, or `data` after
 `Path(__file__).parent.parent`."""
 
-_OPERATOR = re.compile(r"(?:Training|Tuning)Operator\(")
-"""The creation of an operator, which a workflow's scheduler runs later."""
-
 _MOST_FILES = 20_000
 """The most files of a folder that is copied."""
 
@@ -69,10 +66,6 @@ _KEPT = (
     "VIRTUAL_ENV CONDA_PREFIX"
 ).split()
 """The user's variables that the script gets."""
-
-
-_AFTER_A_JOB = 60.0
-"""The longest time in seconds between two jobs, and between the last job and the script's end."""
 
 
 @dataclass(frozen=True)
@@ -258,23 +251,15 @@ def _run(
         hint = "name an interpreter that has the script's packages with `--python`"
         message = f"`{command[-2]}` cannot be started: {error.strerror}"
         raise UsageError(message, hint=hint, code="CT984") from None
-    ends = time.monotonic() + time_limit
     try:
-        while time.monotonic() < ends and not _is_idle(place / "hooks/jobs"):
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                return process.wait(min(1, max(0, ends - time.monotonic())))
+        return process.wait(time_limit)
+    except subprocess.TimeoutExpired:
         return None
     finally:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         _kill_what_is_left(mark)
-
-
-def _is_idle(jobs: Path) -> bool:
-    """Return whether the script has created its last job long ago."""
-    has_jobs = any(jobs.iterdir())
-    return has_jobs and time.time() - jobs.stat().st_mtime > _AFTER_A_JOB
 
 
 def _kill_what_is_left(mark: str) -> None:
@@ -357,8 +342,6 @@ def _finished_run(
         hint = "adopt the request of a job that it has created: docs/adopting.md shows how"
         if not is_notebook:
             hint = "pass the arguments with which the script creates a job: `--args TEXT`"
-    if script.is_file() and _OPERATOR.search(script.read_text("utf-8", errors="replace")):
-        hint = "write the `config` of the operator into a JSON file, and adopt this file"
     raise UsageError(message, hint=hint, code="CT984")
 
 

@@ -75,11 +75,12 @@ def originals_of_document(source: str) -> list[Original]:
 def _placed(problem: Problem, content: Content, source: str) -> Problem:
     """Return the problem with its place in the file. A problem of a search's trial may stand below
     `trial`."""
-    for path in (problem.path, ("trial", *problem.path)):
-        place = content.positions.keys.get(path)
-        if place is not None:
-            return replace(problem, path=path, file=source, line=place.line, column=place.column)
-    return replace(problem, file=source)
+    keys = content.positions.keys
+    path = problem.path if problem.path in keys else ("trial", *problem.path)
+    place = keys.get(path)
+    if place is None:
+        return replace(problem, file=source)
+    return replace(problem, path=path, file=source, line=place.line, column=place.column)
 
 
 def _with_places(original: Original, content: Content, source: str) -> Original:
@@ -231,20 +232,19 @@ def not_run(notebook: Path) -> tuple[str, ...]:
     for number, cell in enumerate(_code_cells(notebook), 1):
         is_left_out = bool(cell.strip()) and not _python_of(cell)
         for line in _joined(cell.splitlines()):
-            command = line.lstrip().removeprefix("!")
-            words = command.split()
-            is_shell = command != line.lstrip() and words[:1] != []
-            if is_shell and words[0] not in _HARMLESS and _writes_of(command) is None:
-                is_left_out = True
+            command = line.lstrip()
+            if command.startswith("!") and not _HARMLESS.match(command):
+                is_left_out |= _writes_of(command[1:]) is None
         if is_left_out:
             names.append(f"cell {number}")
     return tuple(names)
 
 
-_HARMLESS = frozenset(
-    "pip pip3 conda mamba uv apt apt-get ls cat head tail less tree pwd which nvidia-smi df du wc "
-    "pygmentize".split()
+_HARMLESS = re.compile(
+    r"!\s*(pip3?|conda|mamba|uv|apt|apt-get|ls|cat|head|tail|less|tree|pwd|which|nvidia-smi|df|du|wc"
+    r"|pygmentize)?(?!\S)"
 )
+"""Shell lines that only install packages or show something."""
 
 
 def _code_cells(notebook: Path) -> list[str]:

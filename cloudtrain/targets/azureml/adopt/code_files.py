@@ -41,6 +41,5 @@ def sent_files(_: Original, folder: Path) -> Iterator[str]:
 
     for file in files_below(folder):
         path = os.path.normpath(os.path.join(place_of(file.place.parent), file.place.name))
-        _, is_ignored = last_match(path, is_folder=False)
-        if not is_ignored:
+        if not last_match(path, is_folder=False)[1]:
             yield file.path
