@@ -25,6 +25,7 @@ from cloudtrain.adoption.launched import (
 )
 from cloudtrain.adoption.launches import TrainingLaunch, cannot_adopt
 from cloudtrain.adoption.proof import Adoption, adopt_original
+from cloudtrain.adoption.scripts import originals_of_script
 from cloudtrain.adoption.sources import (
     STDIN,
     adopt_launch,
@@ -39,6 +40,7 @@ from cloudtrain.system.plugins import all_parts, part
 from cloudtrain.targets.adoption import Original
 from cloudtrain.targets.contract import AdopterMaker, OriginalFetcher
 from cloudtrain.targets.registry import target_of
+from cloudtrain.targets.settings import load_settings
 
 # `ct.adopt`: turns another tool's job into a cloudtrain job, and compares the requests of both.
 
@@ -123,9 +125,9 @@ def _adopt_each(
     """Return the adoption of each job, or the error if it cannot be adopted, by the same names."""
     adoptions = dict[str, Adoption | UsageError]()
     for name, job in jobs.items():
+        place = folder / name if folder else Path()
         try:
             with _explained(source):
-                place = folder / name if folder else Path()
                 adoptions[name] = adopt_original(_adoptable(job), place)
         except UsageError as error:
             adoptions[name] = error
@@ -217,8 +219,6 @@ def originals_of(
             hint = "allow it with `--yes`, or with `execute=True` in Python"
             message = f"cloudtrain has to run `{source}` to adopt it"
             raise UsageError(message, hint=hint, code="CT985")
-        from cloudtrain.adoption.scripts import originals_of_script
-
         return originals_of_script(Path(source), arguments, python=python, time_limit=time_limit)
 
     if "://" in source and not os.path.exists(source):
@@ -233,8 +233,6 @@ def original_at(reference: str) -> Original:
     """Return an existing job of a target. `reference` is `TARGET://PLACE/NAME`, such as
     `sagemaker://us-west-2/NAME`. PLACE may consist of several names, separated by `:` or `/`:
     `azureml://SUBSCRIPTION:GROUP:WORKSPACE/NAME`."""
-    from cloudtrain.targets.settings import load_settings
-
     head, _, name = reference.rpartition("/")
     scheme, separator, place = head.partition("://")
     place = place.replace("/", ":")

@@ -27,7 +27,8 @@ from cloudtrain.plans.comparison import ABSENT_TEXT, ValuePath, paths_that_diffe
 from cloudtrain.plans.document import on_one_line
 from cloudtrain.plans.plan import CompileContext, Plan
 from cloudtrain.rules.engine import is_written, value_at
-from cloudtrain.system.plugins import DEFAULT_TARGET, part
+from cloudtrain.rules.values import secrets_in
+from cloudtrain.system.plugins import DEFAULT_TARGET, all_parts, part
 from cloudtrain.targets.adoption import FILL_IN, UNREAD, Adopter, Draft, Original
 from cloudtrain.targets.contract import AdopterMaker, DataPlaces, SweepCompiler, Target
 from cloudtrain.targets.registry import target_of
@@ -314,8 +315,6 @@ SECRET = (
 def _without_secrets(original: Original) -> Original:
     """Return the job with a placeholder for each secret in its request, which is lost. A variable
     that is a secret is removed, because the job looks it up."""
-    from cloudtrain.rules.values import secrets_in
-
     found = secrets_in([*_texts(original.request), *_texts(original.start)])
     if not found:
         return original
@@ -372,9 +371,7 @@ def _best(original: Original, place: Path) -> Adoption:
     """Return the adoption of the draft with the fewest differences. Raises UsageError if no draft
     makes a job."""
     target = target_of(original.target)
-    make_adopter = part(target, AdopterMaker)
-    assert make_adopter is not None, "the target has read the original"
-    adopter = make_adopter()
+    adopter = all_parts(AdopterMaker)[original.target]()
 
     best: Adoption | None = None
     is_settled = False

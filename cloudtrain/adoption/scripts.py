@@ -69,19 +69,12 @@ _KEPT = (
 
 
 @dataclass(frozen=True)
-class Creation:
-    """The creation of a job by a script. `place` is its line or its cell: `line 7`."""
-
-    target: str
-    record: Mapping[str, Any]
-    place: str
-
-
-@dataclass(frozen=True)
 class ScriptRun:
     """What a script has done."""
 
-    creations: Sequence[Creation]
+    creations: Sequence[Mapping[str, Any]]
+    """What the driver has captured of each job: the `target`, the hook's `record`, and the `place`
+    in the script: `line 7`."""
     uploads: Mapping[str, bytes] = field(default_factory=dict)
     """Maps the storage path of each upload to the content, which is empty where it is too large to
     keep."""
@@ -345,7 +338,7 @@ def _finished_run(
     raise UsageError(message, hint=hint, code="CT984")
 
 
-def _creations(hooks: Path, work: Path) -> list[Creation]:
+def _creations(hooks: Path, work: Path) -> list[Mapping[str, Any]]:
     """Read the captured jobs. Paths in the copied folders become relative to the script's
     folder."""
     creations = []
@@ -357,8 +350,7 @@ def _creations(hooks: Path, work: Path) -> list[Creation]:
                 for name in {str(folder), os.path.realpath(folder)}:
                     copy = json.dumps(name)[1:-1]  # as the text has it, without the quotes
                     text = text.replace(f"{copy}/", f"{path}/").replace(copy, path)
-            data = json.loads(text)
-            creations.append(Creation(str(data["target"]), data["record"], str(data["place"])))
+            creations.append(json.loads(text))
     return creations
 
 
@@ -414,38 +406,36 @@ def originals_of_script(
     jobs: list[Original | UsageError] = []
     earlier: dict[str, str] = {}
     for creation in run.creations:
-        adopter = adopters[creation.target]()
+        adopter = adopters[creation["target"]]()
+        record = creation["record"]
+        name = str(record["name"])
+        place = creation["place"]
         try:
-            originals, archive = adopter.captured(creation.record, run.uploads)
+            originals, archive = adopter.captured(record, run.uploads)
             if not originals:
                 hint = "adopt the job file or the request of one of its steps"
                 raise cannot_adopt("it has no training job, only steps of other kinds", hint)
         except UsageError as error:
-            message = f"`{script.name}`, {creation.place}: {error.message}"
+            message = f"`{script.name}`, {place}: {error.message}"
             jobs.append(UsageError(message, hint=error.hint, code=error.code))
             continue
 
         for original in originals:
-            original = _with_earlier(original, str(creation.record["name"]), earlier)
+            original = _with_earlier(original, name, earlier)
             original = located(original, script.absolute().parent, places, archive)
-            kind = _kind_of(creation, original.other_uploads, run, script)
+            kind = f"the request that {script.name} sends"
+            if len(run.creations) > 1:
+                kind += f" in {place}"  # and the uploads may be those of the others
+            else:
+                for address in original.other_uploads[:3]:
+                    kind += f"; it also uploads {address}"
+            kind = "; ".join([kind, *run.gaps])
+            notes = run.notes.get(creation["target"])
+            if notes:
+                kind += f"; with {' and '.join(notes)}"
             jobs.append(replace(original, kind=kind, gaps=run.gaps))
-        earlier[str(creation.record["name"])] = creation.place
+        earlier[name] = place
     return jobs
-
-
-def _kind_of(creation: Creation, other_uploads: Sequence[str], run: ScriptRun, script: Path) -> str:
-    """Return how a job was captured, in words."""
-    parts = [f"the request that {script.name} sends"]
-    if len(run.creations) > 1:
-        parts[0] += f" in {creation.place}"  # and the uploads may be those of the others
-    else:
-        parts += [f"it also uploads {address}" for address in other_uploads[:3]]
-    parts += run.gaps
-    notes = run.notes.get(creation.target)
-    if notes:
-        parts.append(f"with {' and '.join(notes)}")
-    return "; ".join(parts)
 
 
 def _with_earlier(original: Original, own_name: str, earlier: Mapping[str, str]) -> Original:

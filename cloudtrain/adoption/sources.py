@@ -13,6 +13,8 @@ from math import isfinite
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+import yaml
+
 from cloudtrain.adoption.launches import TrainingLaunch, cannot_adopt
 from cloudtrain.adoption.proof import (
     SECRET,
@@ -37,6 +39,7 @@ from cloudtrain.errors import JobError, Problem, dotted
 from cloudtrain.job.script import job_name_from, read_hyperparameters
 from cloudtrain.job.training import TrainingJob
 from cloudtrain.plans.comparison import ValuePath
+from cloudtrain.rules.values import secret_values
 from cloudtrain.system.plugins import all_parts
 from cloudtrain.targets.adoption import FILL_IN, Draft, Original
 from cloudtrain.targets.common.compiling import hyperparameter_argv
@@ -156,8 +159,6 @@ def parsed_text(text: str, source: str) -> Content:
         return document
 
     # cloudtrain's own reader, which has found the mistakes, reads YAML 1.2
-    import yaml
-
     try:
         if _LONG_CLOCK.search(text):
             raise ValueError("a number in base 60 has too many digits")
@@ -370,8 +371,6 @@ def adopt_launch(launch: TrainingLaunch, kind: str, place: Path) -> Adoption:
 def _take_secrets_out(launch: TrainingLaunch, job: TrainingJob) -> list[str]:
     """Take the secrets of a job, which was drafted from the launch, out of the launch. Return the
     names of the variables that held some."""
-    from cloudtrain.rules.values import secret_values
-
     variables = []
     for secret in secret_values(job):
         launch.lost[shown_path(secret.path)] = SECRET
