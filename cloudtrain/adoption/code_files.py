@@ -76,15 +76,15 @@ def _differences(field: str, sent: Iterable[str], bundle: Walk) -> list[CodeDiff
     missing = {path for path in others if _top(path, bundle.links) == path}
     if missing:
         ignored = {item.path for item in bundle.ignored}
-        tops = {_top(path, ignored) for path in missing}
-        names = join_names([escape_path(path) for path in sorted(tops)], _NAMED)
-        reason = f"only the original sends {names}; {_remedy(min(tops))}"
+        tops = sorted({_top(path, ignored) for path in missing})
+        names = join_names([*map(escape_path, tops)], _NAMED)
+        reason = f"only the original sends {names}; {_remedy(tops[0])}"
         differences.append((f"{field} (left out)", f"files: {len(missing)}", ABSENT_TEXT, reason))
 
-    added = ours - theirs
+    added = sorted(ours - theirs)
     if added:
-        names = join_names([escape_path(path) for path in sorted(added)], _NAMED)
-        line = f"a line such as `{ignore_line(min(added))}` in `{IGNORE_FILE}` leaves a file out"
+        names = join_names([*map(escape_path, added)], _NAMED)
+        line = f"a line such as `{ignore_line(added[0])}` in `{IGNORE_FILE}` leaves a file out"
         reason = f"only the adopted job sends {names}; {line}"
         differences.append((f"{field} (added)", ABSENT_TEXT, f"files: {len(added)}", reason))
     return differences

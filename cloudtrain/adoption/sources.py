@@ -89,17 +89,15 @@ def _placed(problem: Problem, content: Content, source: str) -> Problem:
 def _with_places(original: Original, content: Content, source: str) -> Original:
     """Return the original with the place of each part that is lost, and with the keys that the file
     has twice: other tools read only one of them."""
-    lost = dict(original.lost)
-    places = {dotted(path): place for path, place in content.positions.keys.items()}
+    twice = [item for item in content.problems if item.code == "CT004"]
+    lost = {item.dotted: item.message for item in twice} | dict(original.lost)
+    places: dict[str, Any] = {dotted(path): at for path, at in content.positions.keys.items()}
+    places |= {item.dotted: item for item in twice}
     for name, reason in lost.items():
         # a key that is missing stands in the mapping that lacks it
         place = places.get(name) or places.get(name.rpartition(".")[0])
         if place is not None:
             lost[name] = f"{source}:{place.line}:{place.column}: {reason}"
-    for problem in content.problems:
-        if problem.code == "CT004":
-            message = f"{source}:{problem.line}:{problem.column}: {problem.message}"
-            lost.setdefault(problem.dotted, message)
     return replace(original, lost=lost)
 
 
@@ -242,8 +240,8 @@ def not_run(notebook: Path) -> tuple[str, ...]:
 
 
 _HARMLESS = re.compile(
-    r"!\s*(pip3?|conda|mamba|uv|apt|apt-get|ls|cat|head|tail|less|tree|pwd|which|nvidia-smi|df|du|wc"
-    r"|pygmentize)?(?!\S)"
+    r"!\s*(pip3?|conda|mamba|uv|apt|apt-get|ls|cat|head|tail|less|tree|pwd|which|nvidia-smi|df|du"
+    r"|wc|pygmentize)?(?!\S)"
 )
 """Shell lines that only install packages or show something."""
 

@@ -21,7 +21,8 @@ def sent_files(_: Original, folder: Path) -> Iterator[str]:
     such as those in `.git`. Links are followed, and a file behind a linked folder is matched by its
     own place."""
     name = next((name for name in _IGNORE_FILES if (folder / name).exists()), "")
-    rules = Rules("", read_bytes(folder / name) if name else b"", name)
+    lines = read_bytes(folder / name).splitlines() if name else []
+    rules = Rules("", b"\n".join(map(bytes.rstrip, lines)), name)
     root = os.path.realpath(folder)
 
     @cache
