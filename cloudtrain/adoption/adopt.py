@@ -315,6 +315,8 @@ def _name_of(original: Original | UsageError) -> str:
     """Return the name that the job file of a job has; `other` for a job that cannot be adopted."""
     if isinstance(original, UsageError):
         return "other"
+    if original.search is not None:
+        return str(original.search.fields["name"])
     adopter = all_parts(AdopterMaker)[original.target]()
     with suppress(*_WRONG_TYPES):
         return str(next(adopter.drafts(original)).job["name"])

@@ -169,14 +169,15 @@ def taker(folder, name, script):
         text = json.dumps(record, default=str)
         with lock:
             count = len(os.listdir(jobs))
+            if count == MOST_JOBS:
+                write(folder, "failed.txt", "it creates more than %d jobs" % count)
+                os._exit(0)
             # a script may create jobs in several processes
             place = os.path.join(jobs, "%04d-%d" % (count, os.getpid()))
             # by another name first, so that the file is whole or missing
             with open(place + ".part", "w", encoding="utf-8") as file:
                 file.write(text)
             os.replace(place + ".part", place + ".json")
-        if count + 1 == MOST_JOBS:
-            os._exit(0)
         time.sleep = lambda seconds: sleep(min(seconds, LONGEST_SLEEP))
 
     return emit

@@ -57,6 +57,9 @@ _SINGLE_BRACES = re.compile(r"(?<!\{)\{(inputs|outputs|search_space)\.([^}]*)\}(
 
 CONDA_FILE = "conda.yml"
 
+MADE_UP = {"display_name": DISPLAY_NAME, "experiment_name": EXPERIMENT}
+"""Fields whose values the SDK makes up, in the words of the SDK and of a body."""
+
 
 def originals_in_job_file(data: JsonMapping, folder: str | None) -> list[Original]:
     """Return the command jobs of a job file, such as a sweep's trial or a pipeline's steps; empty
@@ -117,9 +120,8 @@ def _as_azure_reads(original: Original, data: JsonMapping, kind: str, folder: st
 def _completed(theirs: JsonObject, ours: JsonMapping, data: JsonMapping) -> JsonObject:
     """Return the body of the SDK with what the SDK would look up or make up before it sends it."""
     body = without(theirs, ("trial",)) | present(mapping(theirs.get("trial")))
-    made_up = {DISPLAY_NAME: "display_name", EXPERIMENT: "experiment_name"}
-    keys = [CODE, ENVIRONMENT, *(key for key, word in made_up.items() if not data.get(word))]
-    for key in keys:
+    made_up = [key for word, key in MADE_UP.items() if not data.get(word)]
+    for key in (CODE, ENVIRONMENT, *made_up):
         body[key] = ours.get(key)
     if "samplingAlgorithm" in ours:
         body.setdefault("samplingAlgorithm", ours["samplingAlgorithm"])

@@ -18,6 +18,7 @@ from cloudtrain.plans.comparison import ValuePath, overrides_between
 from cloudtrain.plans.plan import CompileContext, Plan, Upload
 from cloudtrain.targets.adoption import UNREAD, Comparable, Draft, Original, draft_context
 from cloudtrain.targets.azureml.adopt.job_files import (
+    MADE_UP,
     is_local,
     mapping,
     not_a_command,
@@ -403,9 +404,6 @@ def _compute(compute: object, original: Original) -> str | None:
 _CODE = "(the code's own place)"
 _DATA = "(the data's own place)"
 
-_MADE_UP = {"display_name": DISPLAY_NAME, "experiment_name": EXPERIMENT}
-"""Fields whose values the SDK makes up, in the words of the SDK and of a body."""
-
 
 class AzureMLAdopter:
     """Adopts command jobs, from their request bodies or from documents that contain them."""
@@ -524,7 +522,7 @@ class AzureMLAdopter:
         if "experiment_name" in record["made_up"]:
             replaced[EXPERIMENT] = "the SDK takes the name of the script's folder"
         if "properties" in job and JOB_TYPE in job["properties"]:
-            made_up = [_MADE_UP[field] for field in record["made_up"]]
+            made_up = [MADE_UP[field] for field in record["made_up"]]
             job["properties"] = without(job["properties"], made_up)
 
         jobs: list[Original] = []
