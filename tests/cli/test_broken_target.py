@@ -274,7 +274,7 @@ def test_a_budget_rule_without_a_budget(install: Callable[..., Path], run: Run) 
     modules = TARGET.replace('prefix = "DE"', 'prefix = "DE"\n    parts = {"rules": "deck_rules"}')
     install("deck = deck:DeckTarget", deck=modules, deck_rules=BUDGET)
     assert run("plan", "job.yaml", "--target", "deck").returncode == 0
-    assert "The job could cost more than the budget." in run("explain", "DE412").stdout
+    assert "The job could spend more than your cap." in run("explain", "DE412").stdout
 
 
 @pytest.mark.slow

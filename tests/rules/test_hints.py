@@ -104,11 +104,11 @@ JOBS: dict[str, tuple[str, Any]] = {
 }
 
 HUMAN = {
-    "CT202": "script", "CT205": "secret", "CT305": "secret", "CT404": "script", "CT214": "script", "CT405": "script",
+    "CT202": "script", "CT205": "secret", "CT305": "secret", "CT404": "script", "CT214": "script", "CT215": "script", "CT405": "script",
     "SM521": "script", "AZ520": "vault",
     "LO204": "notice", "LO205": "notice", "LO209": "notice",
     "SM103": "role", "SM106": "key", "SM107": "image", "SM113": "script", "SM305": "image", "SM308": "image",
-    "SM327": "script", "SM502": "name", "SM603": "script", "SM604": "algorithm", "SM702": "image",
+    "SM327": "script", "SM347": "packages", "SM502": "name", "SM603": "script", "SM604": "algorithm", "SM702": "image",
     "AZ102": "account", "AZ118": "files", "AZ119": "script", "AZ308": "type", "AZ504": "value",
     "AZ603": "image", "AZ605": "image", "AZ606": "image", "AZ722": "account",
 }  # fmt: skip

@@ -154,7 +154,7 @@ def test_the_local_target_looks_for_itself(state_dir: Path, tmp_path: Path) -> N
         "local",
         "run-1",
         "run",
-        {},
+        {"run_dir": str(state_dir / "runs/run-1")},
         (Upload("code", "ab", str(state_dir / "bundles/ab/x.tar.gz"), 1, 1),),
     )
     for act in (lambda: backend.upload(plan, _Nothing()), lambda: backend.submit(plan)):

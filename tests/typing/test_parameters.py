@@ -17,6 +17,7 @@ from cloudtrain.job.model import Model
 from cloudtrain.system.plugins import all_targets
 
 TAKES = {
+    "Dollars": "float",
     "Duration": "DurationInput",
     "Size": "SizeInput",
     "Named": "NamedInput",

@@ -324,7 +324,7 @@ def machines_named_again(subject: Subject) -> Iterator[Fault]:
     if len(ways) > 1:
         message = f"`ResourceConfig` has {join_names(ways)}, of which the service takes one"
         path = (subject.reading.service + OVERRIDES, MACHINES)
-        yield Fault(message, "write the machines under `resources` alone", path)
+        yield Fault(message, "remove it, and write the machines under `resources` alone", path)
 
 
 def _groups_of(channel: Mapping[str, object]) -> list[str]:
