@@ -404,7 +404,8 @@ def _environment(fields: object, code: object, folder: str | None, files: dict[s
     definition["image"] = fields.get("image")
     conda = fields.get("conda_file")
     if isinstance(conda, Mapping):
-        files[CONDA_FILE] = yaml.safe_dump(dict(conda), sort_keys=False)
+        plain = json.loads(json.dumps(conda))  # without dates, which the reader marks
+        files[CONDA_FILE] = yaml.safe_dump(plain, sort_keys=False)
         definition["condaFile"] = files[CONDA_FILE]
         definition["condaPath"] = CONDA_FILE
     elif isinstance(conda, str):
