@@ -13,8 +13,6 @@ from math import isfinite
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-import yaml
-
 from cloudtrain.adoption.launches import TrainingLaunch, cannot_adopt
 from cloudtrain.adoption.proof import (
     SECRET,
@@ -157,6 +155,8 @@ def parsed_text(text: str, source: str) -> Content:
         return document
 
     # cloudtrain's own reader, which has found the mistakes, reads YAML 1.2
+    import yaml
+
     try:
         if _LONG_CLOCK.search(text):
             raise ValueError("a number in base 60 has too many digits")

@@ -15,8 +15,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from cloudtrain.documents.document import Unreadable, load_table, read_document, read_text
 from cloudtrain.errors import JobError, Problem, UsageError, dotted
 from cloudtrain.targets.adoption import Original
@@ -404,6 +402,8 @@ def _environment(fields: object, code: object, folder: str | None, files: dict[s
     definition["image"] = fields.get("image")
     conda = fields.get("conda_file")
     if isinstance(conda, Mapping):
+        import yaml
+
         plain = json.loads(json.dumps(conda))  # without dates, which the reader marks
         files[CONDA_FILE] = yaml.safe_dump(plain, sort_keys=False)
         definition["condaFile"] = files[CONDA_FILE]
@@ -423,6 +423,8 @@ def _environment(fields: object, code: object, folder: str | None, files: dict[s
 
 def _environment_file(path: str, folder: str | None) -> JsonObject:
     """Read an environment file. The paths in it become relative to the job file's folder."""
+    import yaml
+
     place = os.path.join(folder or ".", path)
     try:
         text = read_text(place)

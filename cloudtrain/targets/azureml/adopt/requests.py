@@ -10,8 +10,6 @@ from math import isfinite
 from pathlib import Path as File
 from typing import Any
 
-import yaml
-
 from cloudtrain.job.data import is_local_path
 from cloudtrain.job.script import job_name_from
 from cloudtrain.plans.comparison import ValuePath, overrides_between
@@ -572,6 +570,8 @@ def _definition(fields: JsonMapping) -> JsonObject:
     names = ("image", *ASSET_FIELDS)
     definition: JsonObject = {name: fields[name] for name in names if fields.get(name)}
     if fields.get("condaFile"):
+        import yaml
+
         conda = yaml.safe_load(fields["condaFile"])
         definition["condaFile"] = json.loads(json.dumps(conda, default=str))
     build = fields.get("build")
