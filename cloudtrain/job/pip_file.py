@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Collection, Iterator
 
 from cloudtrain.errors import JobError, Problem
-from cloudtrain.job.pep508 import NAME, Requirement, applies, clauses_in, normal, requirement_in
+from cloudtrain.job.pep508 import NAME, Requirement, applies, normal, requirement_in, versions_in
 from cloudtrain.job.requirements import (
     FIELD,
     HASH,
@@ -229,5 +229,5 @@ def _package_of(text: str) -> Requirement:
     wheel = re.fullmatch(WHEEL, path)
     if wheel is None or re.fullmatch(NAME, wheel["name"]) is None:
         raise ValueError("a wheel is called `NAME-VERSION-PYTHON-ABI-PLATFORM.whl`")
-    clauses = clauses_in(f"=={wheel['version']}")
-    return Requirement(wheel["name"], clauses, marker=marker, path=path)
+    versions = versions_in(f"=={wheel['version']}")
+    return Requirement(wheel["name"], versions, marker=marker, path=path)
