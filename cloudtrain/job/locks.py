@@ -352,7 +352,6 @@ class _Reader(NamedTuple):
         text = _EXTRA.sub(decide, str(marker))
         values: dict[str, str | frozenset[str]] = {
             **self.platform.environment,
-            "extra": "",
             "extras": self.extras,
             "dependency_groups": self.groups,
         }

@@ -14,6 +14,9 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
+Values = Mapping[str, "str | Set[str]"]
+"""The values of environment markers."""
+
 NAME = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
 
 _LONGEST = 4_000
@@ -71,6 +74,7 @@ def requirement_in(text: str) -> Requirement:
         raise ValueError(str(error).splitlines()[0]) from None  # the others point into the text
     extras = frozenset(map(normal, parsed.extras))
     marker = str(parsed.marker or "")
+    check_marker(marker)
     return Requirement(parsed.name, parsed.specifier, extras, parsed.url or "", marker, text=text)
 
 
@@ -114,14 +118,28 @@ def conflict_in(versions: SpecifierSet) -> bool:
     return not any(are_met(versions, version) for version in candidates)
 
 
-def applies(marker: str, values: Mapping[str, str | Set[str]] | None) -> bool:
-    """Return whether an environment marker applies; an empty one does. Without `values`, only its
-    form counts. Raises ValueError if it is none."""
+_UNKNOWN: Values = {
+    "extra": "",
+    "extras": frozenset(),
+    "dependency_groups": frozenset(),
+    "platform_release": "",
+    "platform_version": "",
+}
+"""Values of the variables that a machine or a file may leave open."""
+
+
+def applies(marker: str, values: Values) -> bool:
+    """Return whether an environment marker applies; an empty one does. Raises ValueError if it is
+    none, or if its comparison has no answer, as `os_name ~= 'x'`: pip ends there too."""
     if not marker:
         return True
     _check(marker, "environment marker")
     try:
-        parsed = Marker(marker)
-        return values is None or parsed.evaluate({**values})
+        return Marker(marker).evaluate({**_UNKNOWN, **values})
     except (ValueError, UndefinedComparison, UndefinedEnvironmentName):
         raise ValueError(f"`{marker}` is not an environment marker") from None
+
+
+def check_marker(marker: str) -> None:
+    """Raise ValueError if a text is not an environment marker."""
+    applies(marker, {})

@@ -177,7 +177,7 @@ class Platform(NamedTuple):
 
     def meets(self, marker: str) -> bool:
         """Return whether an environment marker of a requirement applies."""
-        return applies(marker, {**self.environment, "extra": ""})
+        return applies(marker, self.environment)
 
     def __str__(self) -> str:
         environment = self.environment
