@@ -249,7 +249,8 @@ class _Reader(NamedTuple):
             return
         python = self.platform.environment["python_full_version"]
         try:
-            fits = are_met(versions_in(wanted), python)
+            # installers compare its numbers: 3.14.0rc1 is a 3.14.0
+            fits = are_met(versions_in(wanted), re.sub(r"[a-z].*", "", python))
         except ValueError:
             message = f"{what} has no valid `requires-python`: `{wanted}`"
             raise unread(message, "write for example `>=3.10`") from None

@@ -170,12 +170,12 @@ def _conflicts(lines: Iterable[Requirement], contents: Contents) -> Iterator[Pro
     the image."""
     known: dict[str, SpecifierSet] = {}
     if contents.python:
-        known["python"] = SpecifierSet(f"=={contents.python}.*")
+        known["python"] = _series(contents.python)
     torch = re.match(r"2\.(\d+)", contents.torch or "")
     if torch and contents.is_image:
-        known["torchvision"] = SpecifierSet(f"==0.{int(torch[1]) + _TORCHVISION}.*")
-        known["torchaudio"] = SpecifierSet(f"=={torch[0]}.*")
-        known["torch"] = SpecifierSet(f"=={str(contents.torch).partition('+')[0]}.*")
+        known["torchvision"] = _series(f"0.{int(torch[1]) + _TORCHVISION}")
+        known["torchaudio"] = _series(torch[0])
+        known["torch"] = _series(torch.string)
     wanted = {"python", "torch"}
     wanted.update(normal(line.name) for line in lines if not line.is_constraint)
     for line in lines:
@@ -193,6 +193,12 @@ def _conflicts(lines: Iterable[Requirement], contents: Contents) -> Iterator[Pro
             yield _problem(line, message, "ask for versions that exist together")
         else:
             known[name] = both
+
+
+def _series(version: str) -> SpecifierSet:
+    """Return the versions that begin with the release numbers of one, such as `2.13.0a0+nv`."""
+    numbers = re.match(r"[0-9]+(?:\.[0-9]+)*", version)
+    return SpecifierSet(f"=={numbers[0]}.*" if numbers else "")
 
 
 _MOST = 20
