@@ -286,8 +286,9 @@ class _Reader(NamedTuple):
         source of their own, as uv.lock writes them."""
         elsewhere = set()
         for name, source in sources.items():
-            if any("index" not in entry for entry in _as_list(source)):
-                elsewhere.add(normal(name))
+            for entry in _as_list(source):
+                if "index" not in entry:
+                    elsewhere.add(normal(name))
 
         wanted = []
         for text in texts:
@@ -347,8 +348,9 @@ class _Reader(NamedTuple):
             name = match["name"]
             is_of_conflict = re.match(r"(?:extra|group)-\d+-", name) is not None
             is_on = name in extras or (is_of_conflict and name.endswith(endings))
-            is_true = is_on == (match["operator"] == "==")
-            return "python_version >= '0'" if is_true else "python_version < '0'"
+            if is_on == (match["operator"] == "=="):
+                return "python_version >= '0'"
+            return "python_version < '0'"
 
         text = _EXTRA.sub(decide, str(marker))
         values: dict[str, str | frozenset[str]] = {

@@ -4,6 +4,7 @@ without an end."""
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Mapping, Set
 from typing import NamedTuple
@@ -49,8 +50,9 @@ class Requirement(NamedTuple):
 
     def __str__(self) -> str:
         if self.path:
-            return self.path if self.path.startswith("/") else f"./{self.path}"
-        return f"{self.name}{self.versions}"
+            return posixpath.join(".", self.path)
+        lower_first = sorted(map(str, self.versions), reverse=True)
+        return f"{self.name}{','.join(lower_first)}"
 
     def is_met_by(self, version: str | None) -> bool:
         """Return whether a package of this version is enough; None if it is not installed."""

@@ -198,7 +198,9 @@ def _conflicts(lines: Iterable[Requirement], contents: Contents) -> Iterator[Pro
 def _series(version: str) -> SpecifierSet:
     """Return the versions that begin with the release numbers of one, such as `2.13.0a0+nv`."""
     numbers = re.match(r"[0-9]+(?:\.[0-9]+)*", version)
-    return SpecifierSet(f"=={numbers[0]}.*" if numbers else "")
+    if numbers is None:
+        return SpecifierSet()
+    return SpecifierSet(f"=={numbers[0]}.*")
 
 
 _MOST = 20
