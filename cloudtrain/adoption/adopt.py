@@ -8,22 +8,22 @@ Code for a specific service is in the folder of the service's target
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from itertools import chain, count, islice
 from pathlib import Path
 
 from cloudtrain.adoption.launched import (
     is_batch_script,
     is_launch_line,
     is_shell_script,
-    is_task_file,
     read_batch_script,
     read_launch_line,
-    read_task_file,
 )
 from cloudtrain.adoption.launches import TrainingLaunch, cannot_adopt
 from cloudtrain.adoption.proof import Adoption, adopt_original
+from cloudtrain.adoption.scripts import originals_of_script
 from cloudtrain.adoption.sources import (
     STDIN,
     adopt_launch,
@@ -32,12 +32,13 @@ from cloudtrain.adoption.sources import (
     text_of,
 )
 from cloudtrain.documents.document import Unreadable
-from cloudtrain.errors import CloudtrainError, UsageError, did_you_mean, quoted, shortened
+from cloudtrain.errors import CloudtrainError, UsageError, did_you_mean, shortened
 from cloudtrain.plans.states import RunRef
-from cloudtrain.system.plugins import part
+from cloudtrain.system.plugins import all_parts, part
 from cloudtrain.targets.adoption import Original
 from cloudtrain.targets.contract import AdopterMaker, OriginalFetcher
 from cloudtrain.targets.registry import target_of
+from cloudtrain.targets.settings import load_settings
 
 # `ct.adopt`: turns another tool's job into a cloudtrain job, and compares the requests of both.
 
@@ -63,7 +64,7 @@ def adopt(
     Args:
         source: a file with a request, an event, a description or a job of another tool, or `-` for
             stdin; a script or a notebook that uses an SDK; an existing job on a target
-            (`sagemaker://REGION/NAME`); a launch line, a batch script, or a task file.
+            (`sagemaker://REGION/NAME`); a launch line, or a batch script.
         arguments: the command-line arguments of the script, if the source is one.
         job: the name of the job to adopt, if the source has several: that of its job file.
         folder: the folder of the new job file. Relative paths in the job file start in this folder.
@@ -113,21 +114,22 @@ def adopt_all(
             source, arguments, execute=execute, python=python, time_limit=time_limit
         )
 
+    return _adopt_each(by_name(originals), folder, source)
+
+
+def _adopt_each(
+    jobs: Mapping[str, Original | UsageError], folder: Path | None, source: str
+) -> dict[str, Adoption | UsageError]:
+    """Return the adoption of each job, or the error if it cannot be adopted, by the same names."""
     adoptions = dict[str, Adoption | UsageError]()
-    for name, original in by_name(originals).items():
-        adoptions[name] = _verdict(original, folder / name if folder else Path(), source)
+    for name, job in jobs.items():
+        place = folder / name if folder else Path()
+        try:
+            with _explained(source):
+                adoptions[name] = adopt_original(_adoptable(job), place)
+        except UsageError as error:
+            adoptions[name] = error
     return adoptions
-
-
-def _verdict(original: Original | UsageError, folder: Path, source: str) -> Adoption | UsageError:
-    """Return the adoption of a job, or the error if it cannot be adopted."""
-    if isinstance(original, UsageError):
-        return original
-    try:
-        with _explained(source):
-            return adopt_original(original, folder)
-    except UsageError as error:
-        return error
 
 
 @contextmanager
@@ -160,8 +162,8 @@ name."""
 
 
 def launch_of(source: str, arguments: Sequence[str] = ()) -> tuple[TrainingLaunch, str] | None:
-    """Return the training that a launch line, a batch script or a task file starts, and a
-    description of the source. `arguments` are those of a script. Return None for other sources."""
+    """Return the training that a launch line or a batch script starts, and a description of the
+    source. `arguments` are those of a script. Return None for other sources."""
     try:
         return _launch_of(source, arguments)
     except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
@@ -189,8 +191,6 @@ def _launch_of(source: str, arguments: Sequence[str]) -> tuple[TrainingLaunch, s
 
     if source.endswith((".yaml", ".yml")):
         data = parsed_text(text, source).data
-        if is_task_file(data):
-            return read_task_file(data, folder or "."), f"the task file {Path(source).name}"
         if isinstance(data, dict) and "distributed_type" in data and "num_processes" in data:
             hint = (
                 "adopt the launch line that names this file: "
@@ -215,8 +215,6 @@ def originals_of(
             hint = "allow it with `--yes`, or with `execute=True` in Python"
             message = f"cloudtrain has to run `{source}` to adopt it"
             raise UsageError(message, hint=hint, code="CT985")
-        from cloudtrain.adoption.scripts import originals_of_script
-
         return originals_of_script(Path(source), arguments, python=python, time_limit=time_limit)
 
     if "://" in source and not os.path.exists(source):
@@ -231,8 +229,6 @@ def original_at(reference: str) -> Original:
     """Return an existing job of a target. `reference` is `TARGET://PLACE/NAME`, such as
     `sagemaker://us-west-2/NAME`. PLACE may consist of several names, separated by `:` or `/`:
     `azureml://SUBSCRIPTION:GROUP:WORKSPACE/NAME`."""
-    from cloudtrain.targets.settings import load_settings
-
     head, _, name = reference.rpartition("/")
     scheme, separator, place = head.partition("://")
     place = place.replace("/", ":")
@@ -258,29 +254,26 @@ def select_original(originals: Sequence[Original | UsageError], name: str | None
             # a script may name its jobs by the time
             if name in (own_name, getattr(job, "name", None), str(number)):
                 return _adoptable(job)
-        near = did_you_mean(name, jobs)
-        first_names = quoted(list(jobs)[:_MOST_VERDICTS])
-        hint = near or f"choose one of {first_names} with `--job`"
-        raise cannot_adopt(f"the source has no job `{name}`", hint)
+        raise cannot_adopt(f"the source has no job `{name}`", did_you_mean(name, jobs))
+
+    adoptable = [job for job in originals if isinstance(job, Original)]
+    if not adoptable:
+        return _adoptable(originals[0])
+    if len(adoptable) > 1:
+        first_jobs = dict(islice(jobs.items(), _MOST_VERDICTS))
+        verdicts = [
+            f"`{own_name}` ({_words_of(result)})"
+            for own_name, result in _adopt_each(first_jobs, None, "").items()
+        ]
+        if len(jobs) > _MOST_VERDICTS:
+            verdicts.append("...")
+        parts = [", ".join(verdicts), *adoptable[0].gaps]
+        hint = f"choose one with `--job {next(iter(jobs))}`, or write all with `--all --write DIR`"
+        raise cannot_adopt(f"the source has {len(jobs)} jobs: {'; '.join(parts)}", hint)
 
     refused = [job.message for job in originals if isinstance(job, UsageError)]
-    if len(originals) - len(refused) > 1:
-        verdicts = []
-        for own_name, job in list(jobs.items())[:_MOST_VERDICTS]:
-            verdicts.append(f"`{own_name}` ({_words_of(job)})")
-        more = ", ..." if len(jobs) > _MOST_VERDICTS else ""
-        failed = [job.failed for job in originals if isinstance(job, Original) and job.failed]
-        if failed:
-            more += f"; failed: {', '.join(failed[0])}"
-        hint = f"choose one with `--job {next(iter(jobs))}`, or write all with `--all --write DIR`"
-        message = f"the source has {len(jobs)} jobs: {', '.join(verdicts)}{more}"
-        raise cannot_adopt(message, hint)
-
-    for job in originals:
-        if isinstance(job, Original):
-            others = "".join(f"; not adopted: {message}" for message in refused)
-            return replace(job, kind=job.kind + others)
-    return _adoptable(originals[0])
+    others = "".join(f"; not adopted: {message}" for message in refused)
+    return replace(adoptable[0], kind=adoptable[0].kind + others)
 
 
 _MOST_VERDICTS = 20
@@ -293,14 +286,13 @@ def _adoptable(job: Original | UsageError) -> Original:
     return job
 
 
-def _words_of(job: Original | UsageError) -> str:
+def _words_of(result: Adoption | UsageError) -> str:
     """Return how a job's request compares, in words: `equal`."""
-    verdict = _verdict(job, Path(), "")
-    if isinstance(verdict, UsageError):
-        return f"not adopted: {verdict.message}"
-    if verdict.equal:
+    if isinstance(result, UsageError):
+        return f"not adopted: {result.message}"
+    if result.equal:
         return "equal"
-    return f"not equal: {', '.join(item.path for item in verdict.differences[:3])}"
+    return f"not equal: {', '.join(item.path for item in result.differences[:3])}"
 
 
 def by_name(originals: Sequence[Original | UsageError]) -> dict[str, Original | UsageError]:
@@ -309,12 +301,9 @@ def by_name(originals: Sequence[Original | UsageError]) -> dict[str, Original | 
     jobs = dict[str, Original | UsageError]()
     for original in originals:
         name = _name_of(original)
-        count = 1
-        numbered = name
-        while numbered in jobs:
-            count += 1
-            numbered = f"{name}-{count}"
-        jobs[numbered] = original
+        others = (f"{name}-{number}" for number in count(2))
+        free = next(each for each in chain([name], others) if each not in jobs)
+        jobs[free] = original
     return jobs
 
 
@@ -324,8 +313,7 @@ def _name_of(original: Original | UsageError) -> str:
         return "other"
     if original.search is not None:
         return str(original.search.fields["name"])
-    make_adopter = part(target_of(original.target), AdopterMaker)
-    assert make_adopter is not None, "the target has read the original"
+    adopter = all_parts(AdopterMaker)[original.target]()
     with suppress(*_WRONG_TYPES):
-        return str(next(make_adopter().drafts(original)).job["name"])
+        return str(next(adopter.drafts(original)).job["name"])
     return "job"

@@ -78,21 +78,12 @@ def run_script(folder, script):
     try:
         runpy.run_path(script, run_name="__main__")
     except Exception as error:
-        lines = [
-            frame.lineno
-            for frame in traceback.extract_tb(error.__traceback__)
-            if frame.filename == script
-        ]
-        if isinstance(error, SyntaxError) and error.filename == script:
-            lines = [error.lineno]
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if frame.filename == script]
         place = "line %s: " % lines[-1] if lines else ""
-        write(folder, "failed.txt", place + first_line_of(error))
+        message = "%s%s: %s" % (place, type(error).__name__, error)
+        write(folder, "failed.txt", message.partition("\n")[0][:200])
         raise
-
-
-def first_line_of(error):
-    """Return the type of an exception and the beginning of its message."""
-    return ("%s: %s" % (type(error).__name__, error)).partition("\n")[0][:200]
 
 
 def write(folder, name, line):
@@ -178,14 +169,15 @@ def taker(folder, name, script):
         text = json.dumps(record, default=str)
         with lock:
             count = len(os.listdir(jobs))
+            if count == MOST_JOBS:
+                write(folder, "failed.txt", "it creates more than %d jobs" % count)
+                os._exit(0)
             # a script may create jobs in several processes
             place = os.path.join(jobs, "%04d-%d" % (count, os.getpid()))
             # by another name first, so that the file is whole or missing
             with open(place + ".part", "w", encoding="utf-8") as file:
                 file.write(text)
             os.replace(place + ".part", place + ".json")
-        if count + 1 == MOST_JOBS:
-            os._exit(0)
         time.sleep = lambda seconds: sleep(min(seconds, LONGEST_SLEEP))
 
     return emit

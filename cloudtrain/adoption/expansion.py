@@ -7,6 +7,7 @@ import ast
 import operator
 import re
 from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
 
 from cloudtrain.documents.document import load_table
 
@@ -21,8 +22,10 @@ _END = "\ue001"
 """Around the parts of a value that only a running shell knows."""
 _OF_SCRIPT = "\ue002"
 """At the end of such a part that another shell would not know: it needs variables of the script."""
+NOT_EMPTY = "\ue003"
+"""After an unknown part that is certainly not empty."""
 
-_NAME = re.compile(r"[A-Za-z_]\w*")
+_NAMED = re.compile(r"\$([A-Za-z_]\w*|[\d@*#?$!-])")
 _SPACE = " \t\n"
 _ENDS = " \t\n;&|()<>"
 """The characters that end a word."""
@@ -103,7 +106,7 @@ def part_of(word: str, text: str) -> str:
 
 def without_marks(text: str) -> str:
     """Return a text without the characters that mark unknown parts."""
-    return re.sub(f"[{_START}{_END}{_OF_SCRIPT}]", "", text)
+    return re.sub(f"[{_START}{_END}{_OF_SCRIPT}{NOT_EMPTY}]", "", text)
 
 
 class WordReader:
@@ -153,7 +156,7 @@ class WordReader:
     def quoted(self, closing: str) -> list[str]:
         """Read a text in double quotes, which `closing` ends; all of the text if it is empty.
         Return several words, or none, if it contains all words of an array."""
-        words = [""]
+        result = _Words()
         has_empty_array = False
         while self.at < len(self.text):
             letter = self.text[self.at]
@@ -169,12 +172,11 @@ class WordReader:
                 plain = _PLAIN.match(self.text, self.at)
                 values = [plain[0] if plain else letter]
                 self.at += len(values[0])
-            # a part joins the word before it; the other values of an array are words of their own
-            words[-1] += "".join(values[:1])
-            words += values[1:]
+            result.add(values)
         else:
             if closing:
                 raise ValueError("a quote is not closed")
+        words = result.end() or [""]
         return [] if has_empty_array and words == [""] else words
 
     def computed(self, text: str) -> str | None:
@@ -211,26 +213,20 @@ class WordReader:
     def _expanded(self, *, quoted: bool = False) -> list[str]:
         """Read what begins with `$` or a backtick. Return its value, or the values of an array."""
         start = self.at
-        following = self.text[start + 1 : start + 2]
-        name = _NAME.match(self.text, start + 1)
+        name = _NAMED.match(self.text, start)
         parameter = ""
         if self.text[start] == "`":
             self.at = self._find("`", start + 1) + 1
-        elif following == "'" and not quoted:
+        elif self.text.startswith("$'", start) and not quoted:
             self.at = self._find("'", start + 2) + 1
-        elif following == "(":
+        elif self.text.startswith("$(", start):
             self.at = self._closing(start + 1, "(", ")")
-        elif following == "{":
+        elif self.text.startswith("${", start):
             self.at = self._closing(start + 1, "{", "}")
             parameter = self.text[start + 2 : self.at - 1]
         elif name:
             self.at = name.end()
-            parameter = name[0]
-        elif following and following in "@*#0123456789":
-            self.at += 2
-            parameter = following
-        elif following and following in "?$!-":
-            self.at += 2
+            parameter = name[1]
         else:
             self.at += 1
             return ["$"]
@@ -248,11 +244,14 @@ class WordReader:
         if not match:
             raw = _REFERENCE.sub(self._known_reference, raw)
         needed = [each[1] for each in _NEEDED.finditer(raw) if each[1]]
-        is_of_script = any(
-            not name.isidentifier() or name.startswith("BASH_") or name in self.variables
-            for name in needed
-        )
+        is_of_script = any(map(self._is_of_script, needed))
         return [unknown(raw, is_of_script=is_of_script)]
+
+    def _is_of_script(self, name: str) -> bool:
+        """Return whether the shell of a job would not have a variable that the script has."""
+        if name.startswith("SLURM_"):
+            return False
+        return not name.isidentifier() or name.startswith("BASH_") or name in self.variables
 
     def _known_reference(self, match: re.Match[str]) -> str:
         """Return the value of a variable inside of `$(...)`, or the command whose output it has;
@@ -281,7 +280,10 @@ class WordReader:
                 size = len(values) if has_all else len("".join(values))
                 values = [str(size)]
             elif symbol == ":":
-                values = self._slice(values, word, is_list=has_all, first=name in ("@", "*"))
+                if not has_all:
+                    return None
+                # the arguments of a script begin at 1
+                values = self._from(values, word, 1 if name in ("@", "*") else 0)
             else:
                 pattern = WordReader(word, self.variables).text_word("")
                 changed = [_changed(value, symbol, pattern) for value in values]
@@ -343,28 +345,16 @@ class WordReader:
         return default
 
     def _default(self, word: str, *, quoted: bool) -> list[str]:
-        reader = WordReader(word, self.variables)
         if quoted:
-            reader.text = re.sub(r'(?<!\\)"', "", word)
-        elif re.search(r"['\"\\]", word):
-            return reader.word(split=False, ends="")
-        return reader.quoted("")
+            return WordReader(re.sub(r'(?<!\\)"', "", word), self.variables).quoted("")
+        return WordReader(word, self.variables).word(split=False, ends="")
 
-    def _slice(
-        self, values: list[str], word: str, *, is_list: bool, first: bool
-    ) -> list[str] | None:
-        """Return `${NAME:START:COUNT}`. The arguments of a script (`first`) begin at 1."""
-        start, colon, count = word.partition(":")
-        begin = self.computed(start)
-        size = self.computed(count) if colon else str(MOST)
-        if begin is None or size is None or int(begin) < 0 or int(size) < 0:
+    def _from(self, values: list[str], word: str, first: int) -> list[str] | None:
+        """Return the values from the place `word` on. `first` is the place of the first one."""
+        start = self.computed(word)
+        if start is None or int(start) < first:
             return None
-        place = int(begin) - (1 if first else 0)
-        if place < 0:
-            return None
-        if is_list:
-            return values[place : place + int(size)]
-        return [value[place : place + int(size)] for value in values]
+        return values[int(start) - first :]
 
     def _find(self, mark: str, start: int) -> int:
         """Return the place of the next `mark`, which closes a quote."""
@@ -446,12 +436,7 @@ def matches(pattern: str, text: str) -> bool | None:
     is_long = len(text) > _MOST_SEARCHED or pattern.count("*") > 2
     if is_long or is_unknown(pattern) or is_unknown(text) or "[" in pattern:
         return None
-    return re.fullmatch(_regex(pattern), text, re.DOTALL) is not None
-
-
-def _regex(pattern: str) -> str:
-    parts = {"*": ".*", "?": "."}
-    return "".join(parts.get(letter) or re.escape(letter) for letter in pattern)
+    return fnmatchcase(text, pattern)
 
 
 def _changed(value: str, symbol: str, pattern: str) -> str | None:
@@ -485,11 +470,8 @@ def _number(node: ast.expr) -> int:
     """Return the value of an arithmetic expression. Raises ValueError for any other expression."""
     if isinstance(node, ast.Constant) and isinstance(node.value, int):
         return node.value
-    if isinstance(node, ast.BinOp):
-        left, right = _number(node.left), _number(node.right)
-        for kind, compute in _OPERATIONS.items():
-            if isinstance(node.op, kind):
-                return compute(left, right)
+    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATIONS:
+        return _OPERATIONS[type(node.op)](_number(node.left), _number(node.right))
     raise ValueError("not arithmetic")
 
 
@@ -522,22 +504,12 @@ def truth(words: list[str]) -> bool | None:
 
 
 def _compared(left: str, symbol: str, right: str) -> bool | None:
-    compare = _NUMBERS.get(symbol)
-    if compare:
+    if symbol in ("-eq", "-ne", "-lt", "-le", "-gt", "-ge"):
         if not (left.isdecimal() and right.isdecimal()):
             return None
-        return compare(int(left), int(right))
+        # Python's operators have the names of the shell's
+        return bool(getattr(operator, symbol[1:])(int(left), int(right)))
     found = left == right or matches(right, left)
     if symbol not in ("=", "==", "!=") or is_unknown(left) or found is None:
         return None
     return found is (symbol != "!=")
-
-
-_NUMBERS: dict[str, Callable[[int, int], bool]] = {
-    "-eq": operator.eq,
-    "-ne": operator.ne,
-    "-lt": operator.lt,
-    "-le": operator.le,
-    "-gt": operator.gt,
-    "-ge": operator.ge,
-}

@@ -1,5 +1,4 @@
-"""Parsers of launch lines, and of files that contain one: Slurm's batch scripts and SkyPilot's task
-files."""
+"""Parsers of launch lines, and of the batch scripts and shell scripts that contain one."""
 
 from __future__ import annotations
 
@@ -7,18 +6,15 @@ import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from cloudtrain.adoption.expansion import Open, Value, result_of, unknown
+from cloudtrain.adoption.expansion import NOT_EMPTY, Open, Value, result_of, unknown
 from cloudtrain.adoption.launches import OPTIONS, TrainingLaunch, cannot_adopt, read_launch, tool_of
 from cloudtrain.adoption.shell import ShellCommand
 from cloudtrain.adoption.wrappers import (
-    CONTAINER,
     SETUP,
     ScriptFiles,
     not_run_in,
     only_launch,
-    split_option,
     srun_options,
     unwrap,
     why_none,
@@ -29,6 +25,12 @@ from cloudtrain.system.plugins import all_parts
 from cloudtrain.targets.contract import BatchReader, ContainerReader
 
 _DIRECTIVE = "#SBATCH"
+
+_CONTAINER = (
+    'write the image into `environment.image`, and `container = "pyxis"` and `mounts` '
+    "under `[slurm]`"
+)
+"""Why the job lacks an option about a container."""
 
 
 def is_batch_script(text: str) -> bool:
@@ -48,18 +50,21 @@ def read_batch_script(text: str, folder: str, arguments: Sequence[str] = ()) -> 
     options, components = _directives(text)
     options |= given
     nodes = str(_node_count(options))
-    gpus = _gpus_of(options)[0]
+    gpus = _gpus_of(options)[1]
     variables: dict[str, Value] = dict.fromkeys(OPTIONS["variables"]["nodes"], nodes)
     if gpus:
-        count = str(_last_number(gpus))
-        variables |= dict.fromkeys(OPTIONS["variables"]["gpus"], count)
+        variables |= dict.fromkeys(OPTIONS["variables"]["gpus"], str(gpus))
+    for name in OPTIONS["variables"]["in_every_batch_job"]:
+        variables[name] = f"{unknown(f'${{{name}}}')}{NOT_EMPTY}"
     for name in _TASK_COUNTS:
         if options.get(name):
             variables[f"SLURM_{name.upper().replace('-', '_')}"] = options[name]
     variables.setdefault("SLURM_NTASKS", str(int(nodes) * _tasks_per_node(options)))
     launch = _launch_in(text, variables, folder, has_setup=True, arguments=arguments)
     launch.folder = folder
-    return _with_options(launch, options, components)
+    one_kind = "a job has one kind of instance; write a job for each part"
+    launch.lost |= dict.fromkeys(components, one_kind)
+    return _with_options(launch, options)
 
 
 def _submitted(
@@ -67,7 +72,7 @@ def _submitted(
 ) -> tuple[dict[str, str], str, Sequence[str]]:
     """Return the options, the script and the arguments of the first `sbatch` in a text; the text
     itself if it submits nothing that is here."""
-    files = ScriptFiles(folder)
+    files = ScriptFiles(folder, {})
     commands = files.commands_of(text, {"@": [*arguments]}) if "sbatch" in text else []
     for command in commands:
         if command.words[:1] != ["sbatch"]:
@@ -82,18 +87,16 @@ def _submitted(
 
 
 _GPU_OPTIONS = ("gres", "gpus", "gpus-per-node", "gpus-per-task")
+_TASK_COUNTS = ("ntasks", "ntasks-per-node", "cpus-per-task")
+_COUNTS = (*_GPU_OPTIONS, *_TASK_COUNTS, "nodes")
 
 
-def _with_options(
-    launch: TrainingLaunch, batch: Mapping[str, str], components: Sequence[str]
-) -> TrainingLaunch:
+def _with_options(launch: TrainingLaunch, batch: Mapping[str, str]) -> TrainingLaunch:
     """Return a launch with what the options of `sbatch` say, and those of `srun`, which take
-    precedence. `components` are words of the `#SBATCH` lines that begin another part of the job."""
+    precedence."""
     options = {**batch}
-    of_step = {}
-    for name, value in (launch.srun or {}).items():
-        if name in (*_GPU_OPTIONS, "nodes", *_TASK_COUNTS):
-            of_step[name] = value
+    step = launch.srun or {}
+    of_step = {name: value for name, value in step.items() if name in _COUNTS}
     if not of_step.keys().isdisjoint(_GPU_OPTIONS):
         for name in _GPU_OPTIONS:
             options.pop(name, None)
@@ -103,21 +106,17 @@ def _with_options(
         launch.lost["--ntasks"] = (
             "Slurm chooses the nodes of these tasks, the launcher says how many"
         )
-    for name in ("ntasks-per-gpu", "ntasks-per-socket"):
-        if options.pop(name, None) is not None:
-            launch.lost[f"--{name}"] = "set `distribution.processes_per_instance`"
     for name in [name for name, value in options.items() if isinstance(value, Open)]:
         if name not in ("output", "error"):
-            launch.lost[f"--{name}"] = f"`{options[name]}` is known only at run time"
-            del options[name]
+            launch.lost[f"--{name}"] = _only_in_shell(options.pop(name))
     _share_tasks(launch, options)
 
-    gpus, others = _gpus_of(options)
+    model, gpus, others = _gpus_of(options)
     for name in _GPU_OPTIONS:
         options.pop(name, None)
     if gpus:
-        options["gpus-per-node"] = gpus
-        launch.gpus = _last_number(gpus)
+        options["gpus-per-node"] = f"{model}:{gpus}"
+        launch.gpus = gpus
     if launch.distribution and not launch.processes and not gpus:
         launch.lost.setdefault(
             "--nproc-per-node",
@@ -132,12 +131,8 @@ def _with_options(
         launch.lost["--nodes"] = (
             "a job has a fixed number of instances, so the larger number was used"
         )
-    one_kind = "a job has one kind of instance; write a job for each part"
-    launch.lost |= dict.fromkeys(components, one_kind)
 
     options["ntasks-per-node"] = str(_tasks_per_node(options))
-    of_container = [name for name in options if "container" in name]
-    launch.lost |= {f"--{name}": CONTAINER for name in of_container}
     for name, batch_settings in all_parts(BatchReader).items():
         settings = batch_settings(options, launch.setup)
         if settings is not None:
@@ -145,11 +140,8 @@ def _with_options(
             launch.settings = settings.settings | launch.settings
             launch.settings_head = settings.head
             launch.lost |= settings.lost
-    _settle_container(launch, {**options, **(launch.srun or {})})
+    launch.lost |= _settle_container(launch, {**options, **step})
     return launch
-
-
-_TASK_COUNTS = ("ntasks", "ntasks-per-node", "cpus-per-task")
 
 
 def _node_count(options: Mapping[str, str]) -> int:
@@ -173,39 +165,34 @@ def _tasks_per_node(options: Mapping[str, str]) -> int:
     return int(per_node) if per_node.isdecimal() else 1
 
 
-def _gpus_of(options: Mapping[str, str]) -> tuple[str, list[str]]:
-    """Return the GPUs of a node, however the options ask for them: `8` or `h100:8`. Return also
-    what else `--gres` asks for."""
-    gres = ""
+def _gpus_of(options: Mapping[str, str]) -> tuple[str, int | None, list[str]]:
+    """Return the model and the number of the GPUs of a node, however the options ask for them, and
+    what else `--gres` asks for. The number is None if they ask for no GPUs."""
+    asked = options.get("gpus-per-node", "")
     others = []
     for item in options.get("gres", "").split(","):
-        kind, _, count = item.removeprefix("gres/").partition(":")
+        kind, _, gpus = item.removeprefix("gres/").partition(":")
         if kind == "gpu":
-            gres = gres or count or "1"
+            asked = asked or gpus or "1"
         elif item and item != "none":
             others.append(item)
+    if asked:
+        return *_model_and_count(asked), others
 
-    factor = 1
-    asked = options.get("gpus-per-node") or gres
-    if not asked and options.get("gpus-per-task"):
-        factor = _tasks_per_node(options)
-        asked = options["gpus-per-task"]
-    nodes = _node_count(options)
-    total = options.get("gpus", "")
-    if not asked and total:
-        asked = total
-        count = str(_last_number(total) or 1)
-        if int(count) % nodes == 0:
-            asked = total.removesuffix(count) + str(int(count) // nodes)
+    if options.get("gpus-per-task"):
+        model, count = _model_and_count(options["gpus-per-task"])
+        return model, count * _tasks_per_node(options), others
+    if options.get("gpus"):
+        model, count = _model_and_count(options["gpus"])
+        nodes = _node_count(options)
+        return model, count // nodes if count % nodes == 0 else count, others
+    return "", None, others
 
-    # sockets may follow: `h100:8(S:0-1)`; without a number, it is 1
-    model, _, count = asked.partition("(")[0].rpartition(":")
-    if asked and not count.isdecimal():
-        model, count = count, "1"
-    if not count:
-        return "", others
-    number = str(int(count) * factor)
-    return f"{model}:{number}" if model else number, others
+
+def _model_and_count(gpus: str) -> tuple[str, int]:
+    """Return both of `h100:8(S:0-1)`, `h100` or `8`."""
+    model, _, count = gpus.partition("(")[0].rpartition(":")
+    return (model, int(count)) if count.isdecimal() else (count, 1)
 
 
 def _share_tasks(launch: TrainingLaunch, batch: Mapping[str, str]) -> None:
@@ -259,9 +246,9 @@ def _share_tasks(launch: TrainingLaunch, batch: Mapping[str, str]) -> None:
         launch.lost["srun"] = f"srun starts {tasks} processes on each node, the job starts one"
 
 
-def _settle_container(launch: TrainingLaunch, options: Mapping[str, str]) -> None:
+def _settle_container(launch: TrainingLaunch, options: Mapping[str, str]) -> Mapping[str, str]:
     """Express the container that the options of `sbatch` and `srun` name by the job's image and
-    settings of the target that knows them."""
+    settings of the target that knows them. Return what is lost."""
     for target, container_settings in all_parts(ContainerReader).items():
         container = container_settings(options)
         if container is None:
@@ -270,10 +257,8 @@ def _settle_container(launch: TrainingLaunch, options: Mapping[str, str]) -> Non
         launch.image = {target: str(container.image)}
         launch.settings |= container.settings
         launch.settings_head = container.head
-        for name in list(launch.lost):
-            if name.startswith(("--container", "--no-container")):
-                del launch.lost[name]
-        launch.lost |= container.lost
+        return container.lost
+    return {f"--{name}": _CONTAINER for name in options if "container" in name}
 
 
 def _directives(text: str) -> tuple[dict[str, str], list[str]]:
@@ -281,7 +266,7 @@ def _directives(text: str) -> tuple[dict[str, str], list[str]]:
     words that are no options, as `#SBATCH WORD`. An option without a value has an empty string. A
     job with several parts has the options of its first part."""
     options = dict[str, str]()
-    components = []
+    components = list[str]()
     for line in text.splitlines():
         if line.strip() and not line.startswith("#"):
             break
@@ -289,96 +274,19 @@ def _directives(text: str) -> tuple[dict[str, str], list[str]]:
             continue
 
         words = shlex.split(line[len(_DIRECTIVE) :], comments=True)
-        while words:
-            word = words.pop(0)
-            if not word.startswith("-"):  # `hetjob`, which begins another part
-                components.append(f"#SBATCH {word}")
-                continue
-
-            name, value = split_option(word)
-            if not value and "=" not in word and words and not words[0].startswith("-"):
-                value = words.pop(0)
-            if not components:  # sbatch replaces no variables
+        of_line, others = srun_options(words)
+        if not components:
+            for name, value in of_line.items():  # sbatch replaces no variables
                 options[name] = result_of(unknown(value)) if "$" in value else value
+        # `hetjob`, which begins another part
+        components += [f"#SBATCH {word}" for word in others]
     return options, components
-
-
-def is_task_file(data: Any) -> bool:
-    """Return whether the data is a SkyPilot task."""
-    if not isinstance(data, Mapping) or not isinstance(data.get("run"), str):
-        return False
-    fields = {"resources", "num_nodes", "setup", "workdir", "envs", "file_mounts"}
-    return not fields.isdisjoint(data)
-
-
-def read_task_file(data: Mapping[str, Any], folder: str) -> TrainingLaunch:
-    """Return the training that a SkyPilot task starts. Relative paths in the task start in
-    `folder`."""
-    resources = data.get("resources")
-    if not isinstance(resources, Mapping):
-        resources = {}
-
-    model, count = _accelerators(resources.get("accelerators"))
-    nodes = int(data.get("num_nodes") or 1)
-    envs = {str(key): value for key, value in (data.get("envs") or {}).items()}
-    given = {name: str(value) for name, value in envs.items() if value is not None}
-
-    variables: dict[str, Value] = {**given}
-    variables |= dict.fromkeys(OPTIONS["variables"]["nodes"], str(nodes))
-    if count:
-        variables |= dict.fromkeys(OPTIONS["variables"]["gpus"], str(count))
-    launch = _launch_in(data["run"], variables, folder)
-
-    launch.tool = "SkyPilot"
-    launch.folder = folder
-    launch.name = data.get("name")
-    launch.instances = nodes
-    launch.gpu = model
-    launch.gpus = count
-    launch.spot = bool(resources.get("use_spot"))
-    launch.variables |= given
-    for name, value in envs.items():
-        if value is None:
-            launch.lost[f"envs.{name}"] = "it has no value: set it in the job file"
-
-    expressed = {"accelerators", "use_spot"}
-    image = str(resources.get("image_id") or "")
-    if image.startswith("docker:"):
-        launch.image = image.removeprefix("docker:")
-        expressed.add("image_id")
-    no_field = "a job has no field for this; settings of the target may have one"
-    for name in resources:
-        if name not in expressed:
-            launch.lost[f"resources.{name}"] = no_field
-    for name in data:
-        if name not in OPTIONS["skypilot"]["known"]:
-            launch.lost[str(name)] = no_field
-
-    workdir = data.get("workdir")
-    if isinstance(workdir, str):
-        below = launch.source_dir
-        launch.source_dir = os.path.join(workdir, below) if below else workdir
-    elif workdir is not None:
-        launch.lost["workdir"] = "clone the repository, and name its folder as `source_dir`"
-
-    hints = {
-        "setup": (
-            "list the packages that it installs in `environment.requirements`, or use an image"
-        ),
-        "file_mounts": "write each storage path of data under `inputs`",
-        "secrets": "a job contains no secrets: let the script read them at run time",
-        "volumes": "write each storage path of data under `inputs`",
-    }
-    for name, reason in hints.items():
-        if data.get(name):
-            launch.lost[name] = reason
-    return launch
 
 
 def is_launch_line(text: str) -> bool:
     """Return whether a text has a launch command that cloudtrain knows."""
     try:
-        files = ScriptFiles(".")
+        files = ScriptFiles(".", {})
         for command in files.commands_of(text, {}):
             is_start = "".join(command.words[:1]) in ("bash", "sh", "srun", "sbatch")
             if unwrap(command, files).words or (is_start and len(command.words) > 1):
@@ -396,9 +304,9 @@ def read_launch_line(text: str, folder: str = ".", arguments: Sequence[str] = ()
     launch = _launch_in(text, {}, folder, arguments=arguments)
     if launch.srun and not launch.srun.keys().isdisjoint(_ALLOCATION):
         of_job = {name: launch.srun[name] for name in _ALLOCATION if name in launch.srun}
-        return _with_options(launch, of_job, ())
+        return _with_options(launch, of_job)
     _share_tasks(launch, {})
-    _settle_container(launch, launch.srun or {})
+    launch.lost |= _settle_container(launch, launch.srun or {})
     return launch
 
 
@@ -419,11 +327,10 @@ def _launch_in(
     """Return the training that the only launch line in a shell script starts. With `has_setup`,
     lines that prepare the shell are kept as the launch's setup. Raises UsageError if the script
     does not have exactly one launch line."""
-    files = ScriptFiles(folder)
-    given: dict[str, Value] = {"@": list(arguments)} if arguments else {}
-    commands = files.commands_of(text, {**variables, **given})
-    start, line, pairs = only_launch(commands, files)
-    if start is None or line is None:
+    files = ScriptFiles(folder, variables)
+    commands = files.commands_of(text, {"@": list(arguments)} if arguments else {})
+    line, pairs = only_launch(commands, files)
+    if line is None:
         message = f"cloudtrain finds no launch line: {why_none(commands, files)}"
         if pairs:
             shown = ", ".join(
@@ -436,12 +343,10 @@ def _launch_in(
     launch = read_launch(line.words, folder)
     launch.srun = line.srun
     launch.lost = {**line.lost, **launch.lost}
-    launch.variables = start.exported | start.assigned | line.variables | launch.variables
+    launch.variables = line.variables | launch.variables
 
-    place = commands.index(start)
-    before = [*commands[:place], *line.before]
-    others = [*before, *commands[place + 1 :], *line.after]
-    before = [each for each in before if each.words and each.condition in ("", start.condition)]
+    others = [*line.before, *line.after]
+    before = [each for each in line.before if each.words and each.condition in ("", line.condition)]
     setup = []
     if has_setup:
         setup = [each for each in before if SETUP.match(each.text)]
@@ -458,8 +363,6 @@ def _launch_in(
     launch.setup = [*map(_shown, setup), *launch.setup]
     _lose_unknown_words(launch)
     _change_folder(launch, before)
-    if start.condition:
-        launch.lost[start.condition[:80]] = "the launch line runs only if this holds"
     for command in others.copy():
         if command in setup or command.output in files.started:
             others.remove(command)
@@ -483,26 +386,31 @@ _ARGUMENTS = re.compile(r"\$[@*]|\$\{[@*](:\d+)?\}")
 
 def _lose_unknown_words(launch: TrainingLaunch) -> None:
     """Note the arguments as lost that only a running shell knows, by the names of their options."""
-    previous = ""
+    program = launch.program
     # the folder in which the job starts anyway
-    start = _IN_FOLDER.sub("", launch.program[0])
-    if start and start != launch.program[0]:
-        launch.program[0] = result_of(unknown(start)) if re.search(r"[$`]", start) else start
-    for word in list(launch.program):
-        is_argument = isinstance(word, Open) and _ARGUMENTS.fullmatch(word)
-        if is_argument and len(launch.program) > 1:
-            launch.program.remove(word)
-            launch.lost[word] = "the script's arguments: give them with `--args`"
-            continue
+    start = _IN_FOLDER.sub("", program[0])
+    if start and start != program[0]:
+        program[0] = result_of(unknown(start)) if re.search(r"[$`]", start) else start
+
+    previous = ""
+    for word in list(program):
         if isinstance(word, Open):
-            name = previous if previous.startswith("-") and not word.startswith("-") else word
+            has_all = len(program) > 1 and _ARGUMENTS.fullmatch(word)
+            is_value = previous.startswith("-") and not word.startswith("-")
+            name = previous if is_value and not has_all else word
             name = name.partition("=")[0][:80]
-            launch.lost[name] = (
-                f"only a running shell knows `{word[:80]}`: write the value into the job file"
-            )
+            launch.lost[name] = _only_in_shell(word)
             if re.search(r"\$\{?[1-9@*]", word):
                 launch.lost[name] = f"`{word[:80]}` is an argument of the script: use `--args`"
+            if has_all:
+                program.remove(word)
         previous = word
+
+
+def _only_in_shell(value: str) -> str:
+    return (
+        f"only a running shell knows `{value[:80]}`: write the value into the job or its settings"
+    )
 
 
 def _shown(command: ShellCommand) -> str:
@@ -542,9 +450,7 @@ def _settle_variables(launch: TrainingLaunch, *, has_setup: bool) -> None:
         if has_setup and is_whole:
             launch.setup.append(f'export {name}="{value}"')
         else:
-            launch.lost[f"${name}"] = (
-                f"only a running shell knows `{value[:80]}`: write the value into the job file"
-            )
+            launch.lost[f"${name}"] = _only_in_shell(value)
 
 
 def _change_folder(launch: TrainingLaunch, before: Sequence[ShellCommand]) -> None:
@@ -565,21 +471,3 @@ def _change_folder(launch: TrainingLaunch, before: Sequence[ShellCommand]) -> No
                 "this folder is not here: write the folder of the code into `source_dir`"
             )
         launch.source_dir = os.path.normpath(os.path.join(launch.source_dir or "", below))
-
-
-def _accelerators(value: Any) -> tuple[str | None, int | None]:
-    """Return the GPU model and the GPUs of a node: of `H100:8`, `H100` or `{H100: 8}`; None for
-    both without GPUs."""
-    if isinstance(value, Mapping) and value:
-        name = next(iter(value))
-        return str(name), int(value[name])
-    name, _, count = str(value or "").partition(":")
-    if not name:
-        return None, None
-    return name, int(count or 1)
-
-
-def _last_number(text: str) -> int | None:
-    """Return the last number after the colon of a text such as `h100:8`; None without one."""
-    numbers = re.findall(r"\d+", text.rpartition(":")[2])
-    return int(numbers[-1]) if numbers else None

@@ -1,4 +1,4 @@
-"""Parsers of other tools' launch lines: torchrun, accelerate, deepspeed, mpirun, torchx, python."""
+"""Parsers of other tools' launch lines: torchrun, accelerate, deepspeed, mpirun, python."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cloudtrain.adoption.expansion import Open
-from cloudtrain.documents.document import Unreadable, load_table, read_text
+from cloudtrain.documents.document import Unreadable, load_table, read_document, read_text
 from cloudtrain.errors import UsageError
 from cloudtrain.system.plugins import DEFAULT_TARGET
 
@@ -50,14 +50,12 @@ class TrainingLaunch:
     """The fields of the job whose values the line leaves to a running shell."""
     name: str | None = None
     gpus: int | None = None
-    gpu: str | None = None
     max_runtime: int | None = None
     source_dir: str | None = None
     folder: str = "."
     """The folder in which relative paths of the code start."""
-    spot: bool = False
-    image: str | dict[str, str] | None = None
-    """The container image, for all targets or by target."""
+    image: dict[str, str] | None = None
+    """The container image by target."""
     setup: list[str] = field(default_factory=list)
     """Lines before the launch line that prepare the shell."""
     notes: list[str] = field(default_factory=list)
@@ -109,8 +107,7 @@ def tool_of(words: Sequence[str]) -> tuple[str, int] | None:
         return first, 1
     if list(words[1:2]) == ["train"] and first in OPTIONS["frameworks"]["commands"]:
         return "framework", 0
-    subcommand = _SUBCOMMANDS.get(first)
-    if subcommand and list(words[1:2]) == [subcommand]:
+    if first == "accelerate" and list(words[1:2]) == ["launch"]:
         return first, 2
     if not re.fullmatch(r"python[0-9.]*", first):
         return None
@@ -126,9 +123,6 @@ def tool_of(words: Sequence[str]) -> tuple[str, int] | None:
         is_script = not option.startswith("-")
     return ("python", skip) if is_script else None
 
-
-_SUBCOMMANDS = {"accelerate": "launch", "colossalai": "run", "torchx": "run"}
-"""The command of a tool with several commands that starts a training."""
 
 _MODULES = {
     "torch.distributed.run": "torchrun",
@@ -235,6 +229,18 @@ def _known_later(text: str, name: str) -> str:
     return f"`{text}` is known only at run time: set `{name}`"
 
 
+def _lose_unknown_counts(
+    launch: TrainingLaunch, options: Options, fields: Mapping[str, str]
+) -> None:
+    """Note the numbers as lost that only a running shell knows. `fields` maps options to fields of
+    the job."""
+    for name, field_name in fields.items():
+        value = _first(options, name, "1")
+        if value and not value.isdecimal():
+            launch.unknown.add(field_name)
+            launch.lost[name] = _known_later(value, field_name)
+
+
 def _torch_launch(words: Sequence[str], folder: str) -> TrainingLaunch:
     launch = _torchrun(words, folder)
     if "--use-env" not in words and "--use_env" not in words:
@@ -272,11 +278,7 @@ def _accelerate(words: Sequence[str], folder: str) -> TrainingLaunch:
     total = _count(options, "--num-processes") or config.get("num_processes")
     if total:
         launch.processes = max(1, int(total) // launch.instances)
-    for name, field_name in _ACCELERATE_COUNTS.items():
-        value = _first(options, name, "1")
-        if value and not value.isdecimal():
-            launch.unknown.add(field_name)
-            launch.lost[name] = _known_later(value, field_name)
+    _lose_unknown_counts(launch, options, _ACCELERATE_COUNTS)
     if total and int(total) % launch.instances:
         why = f"{total} processes cannot be shared out evenly among {launch.instances} instances"
         launch.lost["--num-processes"] = why
@@ -291,10 +293,7 @@ def _accelerate(words: Sequence[str], folder: str) -> TrainingLaunch:
     if precision != "no":
         launch.variables["ACCELERATE_MIXED_PRECISION"] = str(precision)
 
-    distributed_type = ""
-    if "distributed_type" in config:
-        # YAML 1.1 reads a plain NO as false
-        distributed_type = str(config["distributed_type"] or "NO").upper()
+    distributed_type = str(config.get("distributed_type", "")).upper()
     launch.distribution = {"type": "torch"}
     if "--use-deepspeed" in options or distributed_type == "DEEPSPEED":
         launch.distribution = {"type": "deepspeed"}
@@ -329,7 +328,14 @@ def _accelerate_config(launch: TrainingLaunch, options: Options, folder: str) ->
     if "--config-file" not in options:
         return {}
     name = options["--config-file"][0]
-    config = _yaml(_text(launch, "--config-file", folder, name), name)
+    text = _text(launch, "--config-file", folder, name)
+    try:
+        config = read_document(text, "yaml").data
+    except Unreadable as error:
+        hint = "name the file that `accelerate config` writes"
+        raise cannot_adopt(f"`{name}` is not YAML: {error.problem.message}", hint) from None
+    if not isinstance(config, dict):
+        return {}
     if "SAGEMAKER" in str(config.get("compute_environment", "")):
         hint = (
             "run the line, then adopt the job that it has created: `cloudtrain adopt "
@@ -366,10 +372,7 @@ def _deepspeed(words: Sequence[str], folder: str) -> TrainingLaunch:
     if not {"--no-local-rank", "--no-python"} & options.keys():
         launch.notes.append(_NO_LOCAL_RANK)
 
-    for name, field_name in _DEEPSPEED_COUNTS.items():
-        value = _first(options, name, "1")
-        if not value.isdecimal():
-            launch.lost[name] = _known_later(value, field_name)
+    _lose_unknown_counts(launch, options, _DEEPSPEED_COUNTS)
     if len(set(slots)) > 1:
         launch.lost["--hostfile"] = (
             "the hosts have different numbers of slots, but the instances of a job are alike"
@@ -476,39 +479,6 @@ def _horovodrun(words: Sequence[str], folder: str) -> TrainingLaunch:
     return launch
 
 
-def _torchx(words: Sequence[str], folder: str) -> TrainingLaunch:  # noqa: ARG001
-    own, rest = _options(words, OPTIONS["torchx"]["flags"])
-    if not rest or rest[0] != "dist.ddp":
-        hint = "print the torchrun line with `torchx run --dryrun`, and adopt that line"
-        raise cannot_adopt("cloudtrain knows only torchx's component `dist.ddp`", hint)
-    options, program = _options(rest[1:], ())
-    launch = TrainingLaunch("torchx", distribution={"type": "torch"})
-
-    # `-j 2x8`: instances and processes on each; the instances may be a range such as `1:2`
-    nodes, _, count = _first(options, "-j", "1x1").partition("x")
-    most = nodes.rpartition(":")[2]
-    if most.isdecimal():
-        launch.instances = int(most)
-    if count.isdecimal():
-        launch.processes = int(count)
-
-    launch.name = _first(options, "--name", "") or None
-    for pairs in options.get("--env", ()):
-        for pair in pairs.split(","):
-            variable, _, value = pair.partition("=")
-            launch.variables[variable] = value
-    launch.is_module = "-m" in options
-    start = options.get("--script") or options.get("-m") or []
-    launch.program = [*start[:1], *program]
-    _lose_unknown(launch, options)
-    for name in ("-cfg", "--scheduler-args"):
-        if name in own:
-            launch.lost[name] = (
-                "write the scheduler's options as settings of the target in cloudtrain.toml"
-            )
-    return launch
-
-
 def _python(words: Sequence[str], folder: str) -> TrainingLaunch:  # noqa: ARG001
     if words and words[0] == "-m":
         return TrainingLaunch("python", list(words[1:]), is_module=True)
@@ -527,13 +497,11 @@ def _framework(words: Sequence[str], folder: str) -> TrainingLaunch:  # noqa: AR
 _READERS = {
     "framework": _framework,
     "torchrun": _torchrun,
-    "colossalai": _torchrun,
     "launch": _torch_launch,
     "accelerate": _accelerate,
     "deepspeed": _deepspeed,
     "mpirun": _mpirun,
     "horovodrun": _horovodrun,
-    "torchx": _torchx,
     "python": _python,
 }
 
@@ -549,18 +517,6 @@ def _text(launch: TrainingLaunch, option: str, folder: str, file: str) -> str:
             "says into the job file"
         )
         return ""
-
-
-def _yaml(text: str, file: str) -> dict[str, Any]:
-    """Return the fields in the text of a YAML file; none if it holds no mapping."""
-    import yaml
-
-    try:
-        data = yaml.safe_load(text)
-    except yaml.YAMLError:
-        hint = "name the file that `accelerate config` writes"
-        raise cannot_adopt(f"`{file}` is not YAML", hint) from None
-    return data if isinstance(data, dict) else {}
 
 
 def cannot_adopt(message: str, hint: str | None) -> UsageError:

@@ -3,10 +3,11 @@ requests."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,15 +19,16 @@ from cloudtrain.documents.document import read_document
 from cloudtrain.documents.toml_json import scalar_text, toml_key, toml_text
 from cloudtrain.documents.yaml_text import read_scalar
 from cloudtrain.errors import JobError, Problem, UsageError, dotted
-from cloudtrain.job.data import is_local_path
+from cloudtrain.job.data import is_local_path, texts_in
 from cloudtrain.job.file import parse, parse_job
 from cloudtrain.job.model import OVERRIDES
 from cloudtrain.job.training import TrainingJob
 from cloudtrain.plans.comparison import ABSENT_TEXT, ValuePath, paths_that_differ
 from cloudtrain.plans.document import on_one_line
 from cloudtrain.plans.plan import CompileContext, Plan
-from cloudtrain.rules.engine import is_written
-from cloudtrain.system.plugins import DEFAULT_TARGET, part
+from cloudtrain.rules.engine import is_written, value_at
+from cloudtrain.rules.values import secrets_in
+from cloudtrain.system.plugins import DEFAULT_TARGET, all_parts, part
 from cloudtrain.targets.adoption import FILL_IN, UNREAD, Adopter, Draft, Original
 from cloudtrain.targets.contract import AdopterMaker, DataPlaces, SweepCompiler, Target
 from cloudtrain.targets.registry import target_of
@@ -234,6 +236,8 @@ class Adoption:
     """An archive (tar, gzip) of the code, which the job file expects in the folder `code`."""
     data: bytes | None = None
     """An archive (tar, gzip) of data for the folder of the job file."""
+    gaps: tuple[str, ...] = ()
+    """What did not run of the script that creates the job: `failed: cell 3, cell 4`."""
     sweep: Mapping[str, Any] | None = None
     """The fields of the file if it is a sweep's file; `job` is then the job of the sweep. None for
     a job file."""
@@ -249,6 +253,7 @@ class Adoption:
         settings = {self.target: dict(self.settings)} if self.settings else {}
         return {
             "equal": self.equal,
+            "gaps": list(self.gaps),
             "differences": [vars(item) for item in self.differences],
             "target": self.target,
             "source": self.kind,
@@ -308,66 +313,49 @@ SECRET = (
 
 
 def _without_secrets(original: Original) -> Original:
-    """Return the job without the secrets in its request, which are lost."""
-    from cloudtrain.rules.values import secrets_in
-
-    found = secrets_in([*_texts(original.request, ()), *_texts(original.start, ())])
+    """Return the job with a placeholder for each secret in its request, which is lost. A variable
+    that is a secret is removed, because the job looks it up."""
+    found = secrets_in([*_texts(original.request), *_texts(original.start)])
     if not found:
         return original
     lost = dict(original.lost)
     variables = list(original.secrets)
-    texts = set[str]()
+    sent = json.dumps([original.request, original.start])
     for secret in found:
-        *_, holder, name = ("", *secret.path)
-        if secret.value not in texts:
-            lost[shown_path(secret.path)] = SECRET
-            if str(holder).lower().startswith("environment"):
-                variables.append(str(name))
-        texts.add(secret.value)
+        lost[shown_path(secret.path)] = SECRET
+        sent = sent.replace(json.dumps(secret.value)[1:-1], FILL_IN)
+    request, start = json.loads(sent)
+    for secret in found:
+        *above, name = map(str, secret.path)
+        holder = value_at(request, *above)
+        if above and above[-1].lower().startswith("environment") and isinstance(holder, dict):
+            variables.append(name)
+            holder.pop(name, None)
 
-    request = _hidden(original.request, texts)
-    start = _hidden(original.start, texts)
     hidden = replace(original, request=request, start=start, lost=lost, secrets=tuple(variables))
     # a text may hold several
     return _without_secrets(hidden)
 
 
-def _texts(value: Any, path: ValuePath) -> Iterator[tuple[ValuePath, str]]:
+def _texts(value: Any) -> Iterator[tuple[ValuePath, str]]:
     """Yield the texts of a request with their paths. A command line has the path `("command",)` or
     `("arguments",)`, and the value of a row such as `{Key: team, Value: a}` that of its key."""
-    if isinstance(value, str):
-        yield path, value
-    elif isinstance(value, Mapping):
-        for key, inner in value.items():
-            row = value.get("Key") if key == "Value" else None
-            if key == "command":
-                yield from _texts(inner, ("command",))
-            else:
-                yield from _texts(inner, (*path, str(row or key)))
-    elif isinstance(value, Sequence):
-        if value and all(isinstance(item, str) for item in value):
-            yield ("arguments",), shlex.join(value)
+    lines: dict[ValuePath, list[str]] = {}
+    keys: dict[ValuePath, str] = {}
+    for path, text in texts_in(value, ()):
+        *above, name = path
+        if isinstance(name, int):
+            lines.setdefault(tuple(above), []).append(text)
+        elif name == "command":
+            yield ("command",), text
+        elif name == "Key":
+            keys[tuple(above)] = text
+        elif name == "Value":
+            yield (*above, keys.get(tuple(above), name)), text
         else:
-            for item in value:
-                yield from _texts(item, path)
-
-
-def _hidden(value: Any, secrets: Collection[str]) -> Any:
-    """Return a request without the values that are secrets, and with a placeholder for secrets in
-    longer texts."""
-    if isinstance(value, Mapping):
-        items = {key: _hidden(inner, secrets) for key, inner in value.items()}
-        kept = {key: inner for key, inner in items.items() if inner != FILL_IN}
-        is_row = "Key" in value and len(kept) == 1
-        return FILL_IN if is_row else kept
-    if isinstance(value, list):
-        rows = [(item, _hidden(item, secrets)) for item in value]
-        return [hidden for item, hidden in rows if hidden != FILL_IN or isinstance(item, str)]
-    if isinstance(value, str):
-        for secret in secrets:
-            value = value.replace(secret, FILL_IN)
-        return FILL_IN if value == f'"{FILL_IN}"' else value
-    return value
+            yield path, text
+    for words in lines.values():
+        yield ("arguments",), shlex.join(words)
 
 
 def add_secrets(job: dict[str, Any], names: Sequence[str], target: Target) -> None:
@@ -383,9 +371,7 @@ def _best(original: Original, place: Path) -> Adoption:
     """Return the adoption of the draft with the fewest differences. Raises UsageError if no draft
     makes a job."""
     target = target_of(original.target)
-    make_adopter = part(target, AdopterMaker)
-    assert make_adopter is not None, "the target has read the original"
-    adopter = make_adopter()
+    adopter = all_parts(AdopterMaker)[original.target]()
 
     best: Adoption | None = None
     is_settled = False
@@ -413,7 +399,7 @@ def _best(original: Original, place: Path) -> Adoption:
     build = best.fields.get("environment", {}).get("build")
     if build is not None:
         build = os.path.normpath(place / (best.fields.get("source_dir") or ".") / build)
-    code = [FieldDifference(*row) for row in code_differences(original, adopter, build)]
+    code = [FieldDifference(*row) for row in code_differences(original, build)]
     return replace(best, differences=(*best.differences, *code))
 
 
@@ -532,6 +518,7 @@ def _finished(target: Target, adopter: Adopter, original: Original, draft: Draft
         files=original.files,
         code=original.code,
         data=original.made_data,
+        gaps=original.gaps,
         sweep=None if draft.sweep is None else _content(draft)[0],
     )
 

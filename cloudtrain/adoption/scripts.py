@@ -49,9 +49,6 @@ _OUTSIDE = re.compile(
 """A path in a script's text to a folder outside of the script's: `"../data"`, or `data` after
 `Path(__file__).parent.parent`."""
 
-_OPERATOR = re.compile(r"(?:Training|Tuning)Operator\(")
-"""The creation of an operator, which a workflow's scheduler runs later."""
-
 _MOST_FILES = 20_000
 """The most files of a folder that is copied."""
 
@@ -71,31 +68,19 @@ _KEPT = (
 """The user's variables that the script gets."""
 
 
-_AFTER_A_JOB = 60.0
-"""The longest time in seconds between two jobs, and between the last job and the script's end."""
-
-
-@dataclass(frozen=True)
-class Creation:
-    """The creation of a job by a script. `place` is its line or its cell: `line 7`."""
-
-    target: str
-    record: Mapping[str, Any]
-    place: str
-
-
 @dataclass(frozen=True)
 class ScriptRun:
     """What a script has done."""
 
-    creations: Sequence[Creation]
+    creations: Sequence[Mapping[str, Any]]
+    """What the driver has captured of each job: the `target`, the hook's `record`, and the `place`
+    in the script: `line 7`."""
     uploads: Mapping[str, bytes] = field(default_factory=dict)
     """Maps the storage path of each upload to the content, which is empty where it is too large to
     keep."""
-    failed: tuple[str, ...] = ()
-    """The notebook cells in which a statement failed; of a script its failure."""
-    skipped: tuple[str, ...] = ()
-    """The notebook cells that were not run, or not wholly."""
+    gaps: tuple[str, ...] = ()
+    """The notebook cells in which a statement failed, or a script's failure; and the cells that
+    were not run, or not wholly: `not run: cell 2, cell 5`."""
     notes: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """The user's settings that the script found, in words, by the target that reads them."""
 
@@ -259,23 +244,15 @@ def _run(
         hint = "name an interpreter that has the script's packages with `--python`"
         message = f"`{command[-2]}` cannot be started: {error.strerror}"
         raise UsageError(message, hint=hint, code="CT984") from None
-    ends = time.monotonic() + time_limit
     try:
-        while time.monotonic() < ends and not _is_idle(place / "hooks/jobs"):
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                return process.wait(min(1, max(0, ends - time.monotonic())))
+        return process.wait(time_limit)
+    except subprocess.TimeoutExpired:
         return None
     finally:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         _kill_what_is_left(mark)
-
-
-def _is_idle(jobs: Path) -> bool:
-    """Return whether the script has created its last job long ago."""
-    has_jobs = any(jobs.iterdir())
-    return has_jobs and time.time() - jobs.stat().st_mtime > _AFTER_A_JOB
 
 
 def _kill_what_is_left(mark: str) -> None:
@@ -326,14 +303,19 @@ def _finished_run(
     creations = _creations(hooks, work)
     is_notebook = script.suffix == ".ipynb"
     skipped = not_run(script) if is_notebook else ()
+    gaps = []
+    if code is None:
+        failed = (*failed, "it did not end by itself")
+    if failed:
+        gaps.append(f"failed: {', '.join(failed)}")
+    if skipped:
+        gaps.append(f"not run: {', '.join(skipped)}")
     if creations:
-        if code is None:
-            failed = (*failed, "it did not end by itself")
-        return ScriptRun(creations, dict(_uploads(hooks)), failed, skipped)
+        return ScriptRun(creations, dict(_uploads(hooks)), tuple(gaps))
 
     reason = _reason_in(place / "output.txt")
     if skipped:
-        reason += f"; not run: {', '.join(skipped)}"
+        reason += f"; {gaps[-1]}"
     if code is None:
         message = f"`{script}` has created no job within {time_limit:g} s"
         hint = (
@@ -353,12 +335,10 @@ def _finished_run(
         hint = "adopt the request of a job that it has created: docs/adopting.md shows how"
         if not is_notebook:
             hint = "pass the arguments with which the script creates a job: `--args TEXT`"
-    if script.is_file() and _OPERATOR.search(script.read_text("utf-8", errors="replace")):
-        hint = "write the `config` of the operator into a JSON file, and adopt this file"
     raise UsageError(message, hint=hint, code="CT984")
 
 
-def _creations(hooks: Path, work: Path) -> list[Creation]:
+def _creations(hooks: Path, work: Path) -> list[Mapping[str, Any]]:
     """Read the captured jobs. Paths in the copied folders become relative to the script's
     folder."""
     creations = []
@@ -370,8 +350,7 @@ def _creations(hooks: Path, work: Path) -> list[Creation]:
                 for name in {str(folder), os.path.realpath(folder)}:
                     copy = json.dumps(name)[1:-1]  # as the text has it, without the quotes
                     text = text.replace(f"{copy}/", f"{path}/").replace(copy, path)
-            data = json.loads(text)
-            creations.append(Creation(str(data["target"]), data["record"], str(data["place"])))
+            creations.append(json.loads(text))
     return creations
 
 
@@ -427,41 +406,36 @@ def originals_of_script(
     jobs: list[Original | UsageError] = []
     earlier: dict[str, str] = {}
     for creation in run.creations:
-        adopter = adopters[creation.target]()
+        adopter = adopters[creation["target"]]()
+        record = creation["record"]
+        name = str(record["name"])
+        place = creation["place"]
         try:
-            originals, archive = adopter.captured(creation.record, run.uploads)
+            originals, archive = adopter.captured(record, run.uploads)
             if not originals:
                 hint = "adopt the job file or the request of one of its steps"
                 raise cannot_adopt("it has no training job, only steps of other kinds", hint)
         except UsageError as error:
-            message = f"`{script.name}`, {creation.place}: {error.message}"
+            message = f"`{script.name}`, {place}: {error.message}"
             jobs.append(UsageError(message, hint=error.hint, code=error.code))
             continue
 
         for original in originals:
-            original = _with_earlier(original, str(creation.record["name"]), earlier)
-            located = _located(original, script.absolute().parent, places, archive)
-            kind = _kind_of(creation, located.other_uploads, run, script)
-            jobs.append(replace(located, kind=kind, failed=run.failed))
-        earlier[str(creation.record["name"])] = creation.place
+            original = _with_earlier(original, name, earlier)
+            original = located(original, script.absolute().parent, places, archive)
+            kind = f"the request that {script.name} sends"
+            if len(run.creations) > 1:
+                kind += f" in {place}"  # and the uploads may be those of the others
+            else:
+                for address in original.other_uploads[:3]:
+                    kind += f"; it also uploads {address}"
+            kind = "; ".join([kind, *run.gaps])
+            notes = run.notes.get(creation["target"])
+            if notes:
+                kind += f"; with {' and '.join(notes)}"
+            jobs.append(replace(original, kind=kind, gaps=run.gaps))
+        earlier[name] = place
     return jobs
-
-
-def _kind_of(creation: Creation, other_uploads: Sequence[str], run: ScriptRun, script: Path) -> str:
-    """Return how a job was captured, in words."""
-    kind = f"the request that {script.name} sends"
-    if len(run.creations) > 1:
-        kind += f" in {creation.place}"  # and the uploads may be those of the others
-    else:
-        kind += "".join(f"; it also uploads {address}" for address in other_uploads[:3])
-    if run.failed:
-        kind += f"; failed: {', '.join(run.failed)}"
-    if run.skipped:
-        kind += f"; not run: {', '.join(run.skipped)}"
-    notes = run.notes.get(creation.target)
-    if notes:
-        kind += f"; with {' and '.join(notes)}"
-    return kind
 
 
 def _with_earlier(original: Original, own_name: str, earlier: Mapping[str, str]) -> Original:
@@ -480,23 +454,27 @@ def _with_earlier(original: Original, own_name: str, earlier: Mapping[str, str])
     return replace(original, lost=lost)
 
 
-def _located(
+def located(
     original: Original, folder: Path, places: Sequence[Path], archive: bytes | None
 ) -> Original:
     """Return the job with the folders of its code and of its data, relative to `folder`. `archive`
     holds its code, and `places` are the folders that may have it."""
-    source = None
+    source = original.source
+    files = {}
     if archive is not None:
         with contextlib.suppress(tarfile.TarError, OSError, EOFError, ValueError):
-            source = _source_in(folder, places, dict(files_of(archive)))
-
-    # a script may have made the folder of its code itself, in the copy
-    is_there = original.source is not None and (folder / original.source).is_dir()
+            files = dict(files_of(archive))
+    if files:
+        # a script may have made or changed the folder of its code itself, in the copy
+        named = [folder / source] if source is not None else []
+        source = _source_in(folder, [*named, *places], files)
+    elif source is not None and not (folder / source).is_dir():
+        source = None
     return replace(
         _with_data(original, folder, places),
         folder=str(folder),
-        source=original.source if is_there else source,
-        code=None if is_there or source is not None else archive,
+        source=source,
+        code=archive if source is None else None,
     )
 
 
@@ -557,10 +535,12 @@ def _has_content(path: Path, content: bytes) -> bool:
 
 def _names_below(folder: Path) -> Iterator[str]:
     """Yield the paths of the files below a folder, relative to it. Files that are not copied for
-    the script's run, such as hidden files, are left out."""
+    the script's run, such as hidden files, and links, which no archive is compared by, are left
+    out."""
     for place, folders, names in os.walk(folder):
         # what this list loses, `os.walk` does not enter
         folders[:] = [name for name in folders if not name.startswith(".") and name not in LEFT_OUT]
         for name in names:
-            if not name.startswith(".") and not name.endswith(".pyc"):
-                yield os.path.relpath(os.path.join(place, name), folder)
+            path = os.path.join(place, name)
+            if not name.startswith(".") and not name.endswith(".pyc") and not os.path.islink(path):
+                yield os.path.relpath(path, folder)

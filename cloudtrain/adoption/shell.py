@@ -36,6 +36,9 @@ _MOST_DEPTH = 20
 _ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\[[^]]*\])?(\+?)=")
 _REDIRECTION = re.compile(r"(?:\d*|&)(<<<|<<-?|>>|<>|[<>])(&?)")
 _SEPARATOR = re.compile(r"[;&|()\n]")
+_BLANKS = re.compile(r"(?:[ \t]|\\\n|#[^\n]*)*")
+"""Spaces, joined lines and a comment."""
+_SEMICOLON = re.compile(r";(?!;)")
 _FIRST = re.compile(r";;&?|;&|\(\(|[()]|[^\s;&|()<>\"'$`\\]+")
 """The plain word or the bracket with which a command begins."""
 _AND_OR = re.compile(r"[ \t]*(&&|\|\|)")
@@ -159,16 +162,12 @@ class _Reader(WordReader):
 
     def _next(self) -> str:
         """Move to the next command. Return the plain word with which it begins."""
-        while self.at < len(self.text):
-            letter = self.text[self.at]
-            if letter == "\n":
+        while True:
+            self._skip()
+            if self.text.startswith("\n", self.at):
                 self.at = self.documents.get(self.at, self.at + 1)
-            elif letter in " \t" or (letter == ";" and self.text[self.at + 1 : self.at + 2] != ";"):
+            elif _SEMICOLON.match(self.text, self.at):
                 self.at += 1
-            elif self.text.startswith("\\\n", self.at):
-                self.at += 2
-            elif letter == "#":
-                self.at = self._line_end(self.at)
             else:
                 break
         match = _FIRST.match(self.text, self.at)
@@ -286,8 +285,7 @@ class _Reader(WordReader):
             return
 
         start = self.at
-        is_run = not is_done
-        if undecided and is_run and not script.is_skipped:
+        if undecided and not is_done:
             self._under(False, "", lambda: self.read_list("fi"))
             end = self.at
             self.at = start
@@ -297,7 +295,7 @@ class _Reader(WordReader):
                 self.read_list("elif", "else", "fi")
                 self.at = end
                 return
-        self._under(is_run, "", lambda: self.read_list("fi"))
+        self._under(not is_done, "", lambda: self.read_list("fi"))
 
     def _for(self, word: str) -> None:
         start = self.at - len(word)
@@ -332,6 +330,7 @@ class _Reader(WordReader):
         """Read a loop, and run it as long as its condition is known to hold."""
         start = self.at - len(word)
         condition_start = self.at
+        first = len(self.script.commands)
         for _ in range(_MOST_ITEMS):
             self.at = condition_start
             holds = self._decided("do")
@@ -342,12 +341,20 @@ class _Reader(WordReader):
                 break
             self.read_list("done")
             if "$" not in condition:  # a loop that only a signal ends
+                self._mark(first, condition)
                 return
         else:
             raise ValueError("a loop does not end")
+        if holds is None:
+            self._mark(first, condition)
         is_over = False if holds is False else None
         self._under(is_over, condition, lambda: self.read_list("done"))
         self.script.holds = holds is False or None
+
+    def _mark(self, first: int, condition: str) -> None:
+        """Let the commands from the number `first` have a condition."""
+        for command in self.script.commands[first:]:
+            command.condition = command.condition or condition
 
     def _case(self, _: str) -> None:
         start = self.at - len("case")
@@ -443,18 +450,16 @@ class _Reader(WordReader):
 
     def _redirections(self, command: ShellCommand) -> None:
         """Read spaces, a comment and redirections."""
-        while self.at < len(self.text):
-            redirection = _REDIRECTION.match(self.text, self.at)
-            if self.text.startswith("\\\n", self.at):
-                self.at += 2
-            elif self.text[self.at] in " \t":
-                self.at += 1
-            elif self.text[self.at] == "#":
-                self.at = self._line_end(self.at)
-            elif redirection:
-                self._redirect(redirection, command)
-            else:
-                return
+        self._skip()
+        while match := _REDIRECTION.match(self.text, self.at):
+            self._redirect(match, command)
+            self._skip()
+
+    def _skip(self) -> None:
+        """Move over spaces, joined lines and a comment."""
+        blanks = _BLANKS.match(self.text, self.at)
+        assert blanks is not None, "it may be empty"
+        self.at = blanks.end()
 
     def _redirect(self, match: re.Match[str], command: ShellCommand) -> None:
         """Read where a redirection leads, and the here-document below the line."""
@@ -514,18 +519,16 @@ class _Reader(WordReader):
     def _words(self, ends: str) -> list[str]:
         """Read words up to one of the characters `ends`."""
         words = list[str]()
-        while self.at < len(self.text):
-            if self.text[self.at] in ends:
-                return words
-            if self.text.startswith("\\\n", self.at):
-                self.at += 2
-            elif self.text[self.at] in " \t\n":
+        self._skip()
+        while not self.text.startswith(tuple(ends), self.at):
+            if self.at >= len(self.text):
+                raise ValueError("the bracket of an array is not closed")
+            if self.text[self.at] == "\n":
                 self.at += 1
-            elif self.text[self.at] == "#":
-                self.at = self._line_end(self.at)
             else:
                 words += self.word(ends=f" \t\n{ends}")
-        raise ValueError("the bracket of an array is not closed")
+            self._skip()
+        return words
 
     def _line_end(self, at: int) -> int:
         end = self.text.find("\n", at)

@@ -36,7 +36,7 @@ from cloudtrain.documents.document import (
 from cloudtrain.errors import JobError, Problem, dotted
 from cloudtrain.job.script import job_name_from, read_hyperparameters
 from cloudtrain.job.training import TrainingJob
-from cloudtrain.plans.comparison import ValuePath
+from cloudtrain.rules.values import secret_values
 from cloudtrain.system.plugins import all_parts
 from cloudtrain.targets.adoption import FILL_IN, Draft, Original
 from cloudtrain.targets.common.compiling import hyperparameter_argv
@@ -75,27 +75,26 @@ def originals_of_document(source: str) -> list[Original]:
 def _placed(problem: Problem, content: Content, source: str) -> Problem:
     """Return the problem with its place in the file. A problem of a search's trial may stand below
     `trial`."""
-    for path in (problem.path, ("trial", *problem.path)):
-        place = content.positions.keys.get(path)
-        if place is not None:
-            return replace(problem, path=path, file=source, line=place.line, column=place.column)
-    return replace(problem, file=source)
+    keys = content.positions.keys
+    path = problem.path if problem.path in keys else ("trial", *problem.path)
+    place = keys.get(path)
+    if place is None:
+        return replace(problem, file=source)
+    return replace(problem, path=path, file=source, line=place.line, column=place.column)
 
 
 def _with_places(original: Original, content: Content, source: str) -> Original:
     """Return the original with the place of each part that is lost, and with the keys that the file
     has twice: other tools read only one of them."""
-    lost = dict(original.lost)
-    places = {dotted(path): place for path, place in content.positions.keys.items()}
+    twice = [item for item in content.problems if item.code == "CT004"]
+    lost = {item.dotted: item.message for item in twice} | dict(original.lost)
+    places: dict[str, Any] = {dotted(path): at for path, at in content.positions.keys.items()}
+    places |= {item.dotted: item for item in twice}
     for name, reason in lost.items():
         # a key that is missing stands in the mapping that lacks it
         place = places.get(name) or places.get(name.rpartition(".")[0])
         if place is not None:
             lost[name] = f"{source}:{place.line}:{place.column}: {reason}"
-    for problem in content.problems:
-        if problem.code == "CT004":
-            message = f"{source}:{problem.line}:{problem.column}: {problem.message}"
-            lost.setdefault(problem.dotted, message)
     return replace(original, lost=lost)
 
 
@@ -231,20 +230,19 @@ def not_run(notebook: Path) -> tuple[str, ...]:
     for number, cell in enumerate(_code_cells(notebook), 1):
         is_left_out = bool(cell.strip()) and not _python_of(cell)
         for line in _joined(cell.splitlines()):
-            command = line.lstrip().removeprefix("!")
-            words = command.split()
-            is_shell = command != line.lstrip() and words[:1] != []
-            if is_shell and words[0] not in _HARMLESS and _writes_of(command) is None:
-                is_left_out = True
+            command = line.lstrip()
+            if command.startswith("!") and not _HARMLESS.match(command):
+                is_left_out |= _writes_of(command[1:]) is None
         if is_left_out:
             names.append(f"cell {number}")
     return tuple(names)
 
 
-_HARMLESS = frozenset(
-    "pip pip3 conda mamba uv apt apt-get ls cat head tail less tree pwd which nvidia-smi df du wc "
-    "pygmentize".split()
+_HARMLESS = re.compile(
+    r"!\s*(pip3?|conda|mamba|uv|apt|apt-get|ls|cat|head|tail|less|tree|pwd|which|nvidia-smi|df|du"
+    r"|wc|pygmentize)?(?!\S)"
 )
+"""Shell lines that only install packages or show something."""
 
 
 def _code_cells(notebook: Path) -> list[str]:
@@ -370,8 +368,6 @@ def adopt_launch(launch: TrainingLaunch, kind: str, place: Path) -> Adoption:
 def _take_secrets_out(launch: TrainingLaunch, job: TrainingJob) -> list[str]:
     """Take the secrets of a job, which was drafted from the launch, out of the launch. Return the
     names of the variables that held some."""
-    from cloudtrain.rules.values import secret_values
-
     variables = []
     for secret in secret_values(job):
         launch.lost[shown_path(secret.path)] = SECRET
@@ -397,7 +393,6 @@ def _source_dir(launch: TrainingLaunch, place: Path) -> str:
 
 def _draft(launch: TrainingLaunch, place: Path) -> Draft:
     """Return the job that a launch line starts, for a job file in the folder `place`."""
-    comments: dict[ValuePath, str] = {}
     program, *arguments = launch.program
     stem = program.rpartition(".")[2] if launch.is_module else PurePosixPath(program).stem
     job: dict[str, Any] = {
@@ -424,13 +419,7 @@ def _draft(launch: TrainingLaunch, place: Path) -> Draft:
             job["distribution"]["processes_per_instance"] = launch.processes
 
     resources: dict[str, Any] = {"instance_count": launch.instances}
-    if launch.gpu:
-        resources["gpu"] = launch.gpu
-        resources["gpus_per_instance"] = launch.gpus or 1
-        comments[("resources",)] = (
-            "guessed: `cloudtrain instances` lists the GPUs by name and memory"
-        )
-    elif launch.gpus:
+    if launch.gpus:
         resources["gpus_per_instance"] = launch.gpus
     job["resources"] = resources
 
@@ -439,11 +428,9 @@ def _draft(launch: TrainingLaunch, place: Path) -> Draft:
     if environment:
         job["environment"] = environment
 
-    if launch.spot:
-        job["spot"] = {}
     if launch.max_runtime:
         job["max_runtime"] = launch.max_runtime
-    return Draft(job, launch.settings, comments, settings_head=launch.settings_head)
+    return Draft(job, launch.settings, {}, settings_head=launch.settings_head)
 
 
 def _words(launch: TrainingLaunch) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cloudtrain.adoption.expansion import Open, Value, part_of
@@ -34,9 +34,11 @@ class LaunchCommand:
     srun: dict[str, str] | None = None
     """The options of `srun` by their long names; None if no wrapper is `srun`."""
     before: list[ShellCommand] = field(default_factory=list)
-    """The commands before the launch line, in the script that the wrapper `bash` starts."""
+    """The commands before the launch line, in the scripts around it."""
     after: list[ShellCommand] = field(default_factory=list)
     """The commands after it."""
+    condition: str = ""
+    """The condition of the command that starts it, which cannot be decided."""
     why_not: str = ""
     """Why the command starts nothing that cloudtrain can read."""
 
@@ -45,10 +47,12 @@ _MOST_SCRIPTS = 500
 
 
 class ScriptFiles:
-    """The shell scripts that a script in `folder` can start, also those that it has written."""
+    """The shell scripts that a script in `folder` can start, also those that it has written. All of
+    them have `variables`."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, variables: Mapping[str, Value]) -> None:
         self.folder = folder
+        self.variables = variables
         self.written: dict[str, str] = {}
         self.started: set[str] = set()
         self.count = 0
@@ -75,7 +79,7 @@ class ScriptFiles:
         self.count += 1
         if self.count > _MOST_SCRIPTS:
             raise ValueError("its scripts start each other without an end")
-        commands = commands_of(text, variables, self.read)
+        commands = commands_of(text, {**self.variables, **variables}, self.read)
         for command in commands:
             if command.words == ["cat"] and command.document is not None:
                 self.written[command.output] = command.document
@@ -89,27 +93,27 @@ def unwrap(command: ShellCommand, files: ScriptFiles) -> LaunchCommand:
     # each round takes one wrapper off
     while launch.words and tool_of(launch.words) is None:
         name = os.path.basename(launch.words[0])
+        following = "".join(launch.words[1:2])
         assignment = re.fullmatch(r"([A-Za-z_]\w*)=(.*)", launch.words[0], re.DOTALL)
         if name == "srun":
             launch.srun, launch.words = srun_options(launch.words[1:])
             for option, value in launch.srun.items():
-                is_default = (option, value) == ("export", "ALL")
-                if not is_default and option not in OPTIONS["srun"]["known"]:
-                    why = CONTAINER if option.startswith("container") else _NO_FIELD
-                    launch.lost[f"--{option}"] = why
+                is_known = (option, value) == ("export", "ALL") or "container" in option
+                if not is_known and option not in OPTIONS["srun"]["known"]:
+                    launch.lost[f"--{option}"] = "a job has no field for this option of srun"
         elif name in ("bash", "sh") or re.search(r"\.(sh|bash)$", name):
-            launch.words = _inner_words(launch, command, files)
+            launch = _inner_launch(launch, command, files)
         elif assignment:
             launch.variables[assignment[1]] = part_of(launch.words[0], assignment[2])
             launch.words.pop(0)
+        elif name == "env" and not following.startswith("-"):
+            launch.words.pop(0)  # assignments follow
         elif name in OPTIONS["shell"]["wrappers"]:
             _take_off(launch, name)
         else:
             launch.why_not = f"`{name}` is not a launcher that it knows"
             if name == "sbatch":
                 launch.why_not = "the script that it submits is not here"
-            if isinstance(launch.words[0], Open):
-                launch.why_not = "only a running shell knows what this is"
             # what srun starts may be a wrapper of the user's own
             is_wrapper = launch.srun is not None and name not in OPTIONS["shell"]["harmless"]
             if is_wrapper:
@@ -128,15 +132,15 @@ def srun_options(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
         word = rest.pop(0)
         if word == "--":
             break
-        name, value = split_option(word)
+        name, value = _split_option(word)
         takes_next = "=" not in word and name not in OPTIONS["srun"]["flags"]
-        if not value and takes_next and rest:
+        if not value and takes_next and rest and not rest[0].startswith("-"):
             value = rest.pop(0)
         options[name] = part_of(word, value)
     return options, rest
 
 
-def split_option(word: str) -> tuple[str, str]:
+def _split_option(word: str) -> tuple[str, str]:
     """Return the long name of an option of `sbatch` or `srun`, and the value in the same word:
     `--nodes=2`, `--node=2`, `-N2`."""
     if not word.startswith("--"):
@@ -153,17 +157,11 @@ def split_option(word: str) -> tuple[str, str]:
 _SYNONYMS = {"node": "nodes", "tasks-per-node": "ntasks-per-node"}
 
 
-_NO_FIELD = "a job has no field for this option of srun"
-CONTAINER = (
-    'write the image into `environment.image`, and `container = "pyxis"` and `mounts` '
-    "under `[slurm]`"
-)
-"""Why the job lacks an option about a container."""
-
-
-def _inner_words(launch: LaunchCommand, command: ShellCommand, files: ScriptFiles) -> list[str]:
+def _inner_launch(
+    launch: LaunchCommand, command: ShellCommand, files: ScriptFiles
+) -> LaunchCommand:
     """Return the launch command in the script that a shell runs: after `-c`, in a file, or in the
-    here-document of the command. Return nothing if there is none, or more than one."""
+    here-document of the command. It has no words if there is none, or more than one."""
     name, *rest = launch.words
     script: str | None = command.document
     if os.path.basename(name) not in ("bash", "sh"):
@@ -176,30 +174,29 @@ def _inner_words(launch: LaunchCommand, command: ShellCommand, files: ScriptFile
         script = rest[0] if is_text else files.read(rest[0])
         if is_text:
             rest[1:] = rest[2:]  # the word after the text is `$0`
-    launch.why_not = f"`{rest[0]}` is not here" if rest else "it starts a shell without a script"
+    if script is None:
+        why = f"`{rest[0]}` is not here" if rest else "it starts a shell without a script"
+        return LaunchCommand([], why_not=why)
     try:
         variables: dict[str, Value] = {**command.exported, **command.assigned, **launch.variables}
-        commands = files.commands_of(script or "", {**variables, "@": rest[1:]})
+        commands = files.commands_of(script, {**variables, "@": rest[1:]})
     except ValueError as error:
-        launch.why_not = str(error)
-        return []
-    start, line, _ = only_launch(commands, files)
-    if start is None or line is None:
-        launch.why_not = launch.why_not if script is None else why_none(commands, files)
-        return []
+        return LaunchCommand([], why_not=str(error))
+    line, _ = only_launch(commands, files)
+    if line is None:
+        return LaunchCommand([], why_not=why_none(commands, files))
 
-    place = commands.index(start)
-    launch.before = commands[:place] + line.before
-    launch.after = commands[place + 1 :] + line.after
-    launch.lost |= line.lost
-    for name, value in (start.exported | start.assigned | line.variables).items():
+    line.lost = launch.lost | line.lost
+    line.srun = line.srun or launch.srun
+    found = line.variables
+    line.variables = launch.variables
+    for name, value in found.items():
         if isinstance(value, Open) and value != variables.get(name):
             if name not in LAUNCHER_VARIABLES:
-                launch.lost[f"${name}"] = f"only the shell of a rank knows `{value[:80]}`"
+                line.lost[f"${name}"] = f"only the shell of a rank knows `{value[:80]}`"
         else:
-            launch.variables[name] = value
-    launch.srun = line.srun or launch.srun
-    return line.words
+            line.variables[name] = value
+    return line
 
 
 Pair = tuple[ShellCommand, LaunchCommand]
@@ -207,32 +204,44 @@ Pair = tuple[ShellCommand, LaunchCommand]
 
 def only_launch(
     commands: Sequence[ShellCommand], files: ScriptFiles
-) -> tuple[ShellCommand | None, LaunchCommand | None, Sequence[Pair]]:
-    """Return the only command that starts a training, with its launch command, or None for both;
-    and all of those that may be meant."""
+) -> tuple[LaunchCommand | None, Sequence[Pair]]:
+    """Return the only launch command in a script's commands, or None; and all that may be meant,
+    with the commands that start them."""
     pairs = []
     for command in commands:
         line = unwrap(command, files)
         if line.words:
             pairs.append((command, line))
     # a script may also prepare its data with Python, or start the training under other conditions
-    for is_meant in _PREFERENCES:
-        preferred = [pair for pair in pairs if is_meant(*pair)]
-        if len(pairs) > 1 and preferred:
-            pairs = preferred
+    most = max((_signs_of_training(*pair) for pair in pairs), default=())
+    pairs = [pair for pair in pairs if _signs_of_training(*pair) == most]
     if len(pairs) != 1:
-        return None, None, pairs
-    return *pairs[0], pairs
+        return None, pairs
+
+    start, line = pairs[0]
+    place = commands.index(start)
+    line.before = [*commands[:place], *line.before]
+    line.after = [*commands[place + 1 :], *line.after]
+    line.variables = start.exported | start.assigned | line.variables
+    line.condition = start.condition
+    if start.condition:
+        line.lost[start.condition[:80]] = (
+            "only a running shell decides whether this runs, and how often: the job runs it once"
+        )
+    if line.words[0] in start.text.partition("||")[2]:
+        line.lost["||"] = "the script starts this again if it fails: the job runs it once"
+    return line, pairs
 
 
 _TRAINING = re.compile(r"(train|tune|main)\w*(\.py)?$")
 
-_PREFERENCES: Sequence[Callable[[ShellCommand, LaunchCommand], object]] = (
-    lambda command, _: not command.condition,
-    lambda _, line: tool_of(line.words) != ("python", 1),
-    lambda _, line: line.srun is not None,
-    lambda _, line: any(_TRAINING.search(word) for word in line.words[1:4]),
-)
+
+def _signs_of_training(command: ShellCommand, line: LaunchCommand) -> tuple[bool, ...]:
+    """Return whether a command is unconditional, starts more than Python, on other machines, and a
+    script whose name says so. What comes first weighs most."""
+    is_launcher = tool_of(line.words) != ("python", 1)
+    is_named = any(_TRAINING.search(word) for word in line.words[1:4])
+    return (not command.condition, is_launcher, line.srun is not None, is_named)
 
 
 def why_none(commands: Sequence[ShellCommand], files: ScriptFiles) -> str:
@@ -246,10 +255,6 @@ def why_none(commands: Sequence[ShellCommand], files: ScriptFiles) -> str:
     return "it has no command"
 
 
-def _not_run(lines: Sequence[str]) -> str:
-    return f"the job does not run these lines: {'; '.join(lines)[:200]}"
-
-
 def _take_off(launch: LaunchCommand, name: str) -> None:
     """Take the wrapper `name` off, with its options: all words up to the next shell, `srun` or
     launcher. If none follows, the launch command has no words then."""
@@ -261,19 +266,13 @@ def _take_off(launch: LaunchCommand, name: str) -> None:
 
         launch.words = rest[at:]
         wrapper = rest[:at]
-        if name == "env":
-            assignments = [word for word in wrapper if re.match(r"[A-Za-z_]\w*=", word)]
-            for word in assignments:
-                variable, _, value = word.partition("=")
-                launch.variables[variable] = part_of(word, value)
-            wrapper = [word for word in wrapper if word not in assignments]
-        # these four change nothing for a job, unless they have options
-        if wrapper or name not in ("env", "time", "stdbuf", "sudo"):
-            why = (
-                "the job starts the launch line without this; an image or the setting "
+        # these three change nothing for a job, unless they have options
+        if wrapper or name not in ("time", "stdbuf", "sudo"):
+            shown = " ".join([name, *wrapper])
+            launch.lost[shown[:80]] = (
+                f"the job starts the launch line without `{shown}`: an image or the setting "
                 "`setup` prepares the packages"
             )
-            launch.lost[" ".join([name, *wrapper])[:80]] = why
         return
     launch.words = []
 
@@ -286,13 +285,14 @@ def not_run_in(commands: Sequence[ShellCommand]) -> dict[str, str]:
             lines.setdefault(command.condition, []).append(command.text)
     lost = {}
     for condition, texts in lines.items():
+        shown = "; ".join(texts)[:200]
         if not condition:
-            lost["other lines"] = _not_run(texts)
-            continue
-        lost[condition[:80]] = (
-            "only a running shell can decide this, so it counts as not met. Otherwise the script "
-            f"would run: {'; '.join(texts)[:200]}"
-        )
+            lost["other lines"] = f"the job does not run these lines: {shown}"
+        else:
+            lost[condition[:80]] = (
+                "only a running shell can decide this, so it counts as not met. Otherwise the "
+                f"script would run: {shown}"
+            )
     return lost
 
 

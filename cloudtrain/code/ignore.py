@@ -408,18 +408,19 @@ class IgnoreRule(NamedTuple):
     pattern: Pattern
     has_name: bool
     text: str
+    line: int
 
 
 class Rules:
     """The rules of one ignore file. `folder` is the folder of the file, relative to the root, such
     as `a/b/`; empty for the root itself."""
 
-    def __init__(self, folder: str, content: bytes) -> None:
+    def __init__(self, folder: str, content: bytes, name: str = IGNORE_FILE) -> None:
         self._start = len(folder)
         self._rules: list[IgnoreRule] = []
         lines = content.removeprefix(codecs.BOM_UTF8).split(b"\n")
         for number, line in enumerate(lines, 1):
-            rule = _parse_rule(line.removesuffix(b"\r"), number, folder)
+            rule = _parse_rule(line.removesuffix(b"\r"), number, folder + name)
             if rule is not None:
                 self._rules.append(rule)
         self._rules.reverse()  # the last matching rule decides
@@ -439,11 +440,10 @@ class Rules:
         return None
 
 
-def _parse_rule(text: bytes, line: int, folder: str) -> IgnoreRule | None:
-    """Return the rule in a line of the ignore file of `folder`; None for an empty line or a
-    comment. Raises JobError for a line that is not a pattern."""
+def _parse_rule(text: bytes, line: int, file: str) -> IgnoreRule | None:
+    """Return the rule in a line of the ignore file `file`; None for an empty line or a comment.
+    Raises JobError for a line that is not a pattern."""
     entry = os.fsdecode(text)
-    file = f"{folder}{IGNORE_FILE}"
     try:
         pattern = pattern_of(text)
     except NoPattern:
@@ -454,7 +454,7 @@ def _parse_rule(text: bytes, line: int, folder: str) -> IgnoreRule | None:
     if pattern is None:
         return None
     has_name = any(letter.isalnum() for letter in entry)
-    return IgnoreRule(pattern, has_name, f"{file}:{line} {entry.rstrip()}")
+    return IgnoreRule(pattern, has_name, f"{file}:{line} {entry.rstrip()}", line)
 
 
 class OnDisk(Protocol):

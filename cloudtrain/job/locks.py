@@ -13,16 +13,17 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from packaging.specifiers import SpecifierSet
+
 from cloudtrain.documents.document import load_toml
 from cloudtrain.errors import JobError, quoted
 from cloudtrain.job.pep508 import (
     Requirement,
     applies,
     are_met,
-    canonical,
-    clauses_in,
     normal,
     requirement_in,
+    versions_in,
 )
 from cloudtrain.job.requirements import (
     BLOCK,
@@ -248,7 +249,8 @@ class _Reader(NamedTuple):
             return
         python = self.platform.environment["python_full_version"]
         try:
-            fits = are_met(clauses_in(wanted), python)
+            # installers compare its numbers: 3.14.0rc1 is a 3.14.0
+            fits = are_met(versions_in(wanted), re.sub(r"[a-z].*", "", python))
         except ValueError:
             message = f"{what} has no valid `requires-python`: `{wanted}`"
             raise unread(message, "write for example `>=3.10`") from None
@@ -284,8 +286,9 @@ class _Reader(NamedTuple):
         source of their own, as uv.lock writes them."""
         elsewhere = set()
         for name, source in sources.items():
-            if any("index" not in entry for entry in _as_list(source)):
-                elsewhere.add(normal(name))
+            for entry in _as_list(source):
+                if "index" not in entry:
+                    elsewhere.add(normal(name))
 
         wanted = []
         for text in texts:
@@ -295,7 +298,7 @@ class _Reader(NamedTuple):
                 message = f"`{shown(text)}` in `{file}` is not a requirement: {shown(str(error))}"
                 raise unread(message, "write for example `numpy>=1.26`") from None
             if normal(item.name) in elsewhere:
-                item = item._replace(clauses=())
+                item = item._replace(versions=SpecifierSet())
             wanted.append(item)
         return wanted
 
@@ -314,9 +317,9 @@ class _Reader(NamedTuple):
         before = set()
         for entry in locked or ():
             if self.applies(entry.get("marker"), extras):
-                clauses = canonical(clauses_in(entry.get("specifier", "")))
+                versions = versions_in(entry.get("specifier", ""))
                 extras_of_entry = frozenset(entry.get("extras", ()))
-                before.add((normal(entry["name"]), clauses, extras_of_entry))
+                before.add((normal(entry["name"]), versions, extras_of_entry))
 
         now = set()
         names_own_extra = False  # which uv resolves
@@ -325,7 +328,7 @@ class _Reader(NamedTuple):
             if name == own:
                 names_own_extra = True
             elif self.applies(item.marker):
-                now.add((name, canonical(item.clauses), item.extras))
+                now.add((name, item.versions, item.extras))
         if names_own_extra:
             now |= before
 
@@ -339,23 +342,26 @@ class _Reader(NamedTuple):
         `extra-7-project-cpu`."""
         if marker is None or marker == "":
             return True
-        text = str(marker)
-        chosen = {*self.extras, *self.groups}
-        endings = tuple(f"-{extra}" for extra in chosen)
-        active = set(extras)
-        for name in _EXTRA_OF_CONFLICT.findall(text):
-            if name in chosen or name.endswith(endings):
-                active.add(name)
-        values = {
+        endings = tuple(f"-{name}" for name in (*self.extras, *self.groups))
+
+        def decide(match: re.Match[str]) -> str:
+            name = match["name"]
+            is_of_conflict = re.match(r"(?:extra|group)-\d+-", name) is not None
+            is_on = name in extras or (is_of_conflict and name.endswith(endings))
+            if is_on == (match["operator"] == "=="):
+                return "python_version >= '0'"
+            return "python_version < '0'"
+
+        text = _EXTRA.sub(decide, str(marker))
+        values: dict[str, str | frozenset[str]] = {
             **self.platform.environment,
-            "extra": active,
             "extras": self.extras,
             "dependency_groups": self.groups,
         }
         return applies(text, values)
 
 
-_EXTRA_OF_CONFLICT = re.compile(r"extra [=!]= '((?:extra|group)-\d+-[^']*)'")
+_EXTRA = re.compile(r"\bextra (?P<operator>==|!=) '(?P<name>[^']*)'")
 
 
 def _toml(what: str, text: str) -> Table:

@@ -12,7 +12,14 @@ import shlex
 from collections.abc import Collection, Iterator
 
 from cloudtrain.errors import JobError, Problem
-from cloudtrain.job.pep508 import NAME, Requirement, applies, clauses_in, normal, requirement_in
+from cloudtrain.job.pep508 import (
+    NAME,
+    Requirement,
+    check_marker,
+    normal,
+    requirement_in,
+    versions_in,
+)
 from cloudtrain.job.requirements import (
     FIELD,
     HASH,
@@ -212,7 +219,7 @@ def _package_of(text: str) -> Requirement:
     place, *rest = re.split(r"[ \t]+;|;[ \t]+", text, maxsplit=1)
     marker = "".join(rest)
     if "${" in place or (":" in place and re.fullmatch(_ADDRESS, place)):
-        applies(marker, None)
+        check_marker(marker)
         return Requirement(marker=marker, url=place)
     if re.fullmatch(_PATH, place) is None:
         wanted = requirement_in(text)
@@ -222,12 +229,12 @@ def _package_of(text: str) -> Requirement:
     if re.search(r"[:\\]", place):
         raise ValueError("it is neither a path in the bundle nor an address")
 
-    applies(marker, None)
+    check_marker(marker)
     path = posixpath.normpath(re.sub(r"[ \t]*\[[\w.,\t -]*\]$", "", place))
     if not path.endswith(".whl"):
         return Requirement(marker=marker, path=path)
     wheel = re.fullmatch(WHEEL, path)
     if wheel is None or re.fullmatch(NAME, wheel["name"]) is None:
         raise ValueError("a wheel is called `NAME-VERSION-PYTHON-ABI-PLATFORM.whl`")
-    clauses = clauses_in(f"=={wheel['version']}")
-    return Requirement(wheel["name"], clauses, marker=marker, path=path)
+    versions = versions_in(f"=={wheel['version']}")
+    return Requirement(wheel["name"], versions, marker=marker, path=path)

@@ -24,8 +24,10 @@ import re
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from packaging.version import VERSION_PATTERN
+
 from cloudtrain.errors import JobError, Problem, shortened
-from cloudtrain.job.pep508 import NAME, VERSION, applies
+from cloudtrain.job.pep508 import NAME, applies
 
 Read = Callable[[str], "str | None"]
 """Returns the text of the file at a path relative to `source_dir`; None if there is none. The path
@@ -175,7 +177,7 @@ class Platform(NamedTuple):
 
     def meets(self, marker: str) -> bool:
         """Return whether an environment marker of a requirement applies."""
-        return not marker or applies(marker, {**self.environment, "extra": ()})
+        return applies(marker, self.environment)
 
     def __str__(self) -> str:
         environment = self.environment
@@ -252,6 +254,7 @@ def shown(text: str) -> str:
 HASH = "sha256:[0-9a-f]{64}|sha384:[0-9a-f]{96}|sha512:[0-9a-f]{128}"
 """A hash that pip checks."""
 
+_VERSION = rf"(?aix:{VERSION_PATTERN})"
 _WORD = r"[A-Za-z0-9._~/%!$&()*+,=:-]"
 _HOST = r"[A-Za-z0-9._-]+(?::[0-9]+)?"
 _FOLDER = r"(?:#subdirectory=[A-Za-z0-9._/-]+)?"
@@ -270,7 +273,7 @@ def foreign_text(package: Package) -> str | None:
     """Return a text of a package from a lock that must not be in a list; None if there is none."""
     rules: list[tuple[str, str | re.Pattern[str]]] = [
         (package.name, NAME),
-        ("0" if package.version is None or package.url else package.version, VERSION),
+        ("0" if package.version is None or package.url else package.version, _VERSION),
         (package.registry or PYPI, _INDEX),
         (package.url or "./x", _SOURCE),
         (package.line, _PLAIN),

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from cloudtrain.plans.comparison import ValuePath
@@ -68,8 +67,8 @@ class Original:
     secrets: tuple[str, ...] = ()
     """The environment variables of the other tool's job that were secrets, which the request no
     longer has."""
-    failed: tuple[str, ...] = ()
-    """What failed in the script that creates the job: `cell 3`."""
+    gaps: tuple[str, ...] = ()
+    """What did not run of the script that creates the job: `failed: cell 3, cell 4`."""
     lost: Mapping[str, str] = field(default_factory=dict)
     """Parts of the source that no request can express, each with the reason."""
     replaced: Mapping[str, str] = field(default_factory=dict)
@@ -146,14 +145,6 @@ class Adopter(Protocol):
 
     def drafts(self, original: Original) -> Iterator[Draft]:
         """Yield jobs that are equivalent to the original, the most portable first."""
-
-    def sent_files(self, original: Original, folder: Path) -> Iterator[str]:
-        """Yield the paths below `folder`, the original's code, of the files that its tool sends.
-        The path of an empty folder that is sent ends with a slash.
-
-        Raises:
-            CloudtrainError, OSError: a file cannot be sent, such as a link to nothing.
-        """
 
     def context(self, original: Original, settings: Any) -> CompileContext:
         """Return the context for compiling a draft: the original's name, and the account in the

@@ -317,6 +317,20 @@ class AdopterMaker(Protocol):
         """Return the adopter."""
 
 
+@ability("sent_files")
+class CodeLister(Protocol):
+    """Lists the files of a code folder that the service's own tools send. Without this part, they
+    are all files in the folder."""
+
+    def __call__(self, original: Original, folder: Path, /) -> Iterator[str]:
+        """Yield the paths below `folder`, the original's code. The path of an empty folder that is
+        sent ends with a slash.
+
+        Raises:
+            CloudtrainError, OSError: a file cannot be sent, such as a link to nothing.
+        """
+
+
 @ability("fetch")
 class OriginalFetcher(Protocol):
     """Reads a job of the service for `cloudtrain adopt`."""

@@ -279,11 +279,35 @@ def test_lines_that_prepare_the_shell(lines: str, setup: list[str], names: set[s
         (f"A=(1 2)\nA[1]=5\n{RUN} --lr ${{A[1]}}", {"--lr"}),
         (f"command -v nvcc > /dev/null && echo x\n{RUN}", set()),
         (f"srun --ntasks-per-gpu=1 --label {RUN}", {"--ntasks-per-gpu"}),
+        (f"until {RUN}; do sleep 1; done", {f"until {RUN}; do"}),
+        (f"while ! {RUN}; do :; done", {f"while ! {RUN}; do"}),
+        (f"while true; do {RUN} && break; done", {"while true; do"}),
+        (f"{RUN} || {RUN} --resume", {"||"}),
+        (f"srun bash -c 'if [ -f x ]; then {RUN}; fi'", {"if [ -f x ]; then"}),
+        (f"srun bash -c '{RUN} || {RUN}'", {"||"}),
+        (f"{RUN} || exit 1", set()),
+        (f'if [ -n "$SLURM_JOB_ID" ]; then A=1; else A=2; fi\n{RUN}', set()),
+        (f"[[ -z ${{SLURM_JOB_ID:-}} ]] && A=1\n{RUN}", set()),
+        ("srun bash -c 'torchrun --nnodes $SLURM_NNODES --nproc-per-node 8 train.py'", set()),
     ],
 )
 def test_each_difference_has_one_row(line: str, names: set[str]) -> None:
     """With the name of the option, for a value, a file or a folder that only the cluster has."""
     assert adopted(ONE + line)[1] == names
+
+
+@pytest.mark.parametrize(
+    "wrapper",
+    [
+        "conda run -n llm",
+        "uv run --with flash-attn",
+        f"apptainer exec --nv --bind {','.join(['/data/of/a/project:/data'] * 4)} /fsx/torch.sif",
+    ],
+)
+def test_a_wrapper_is_quoted(wrapper: str) -> None:
+    """With the image or the environment, however long the line is."""
+    Path("job.sh").write_text(f"#!/bin/bash\n{ONE}srun {wrapper} {RUN}\n")
+    assert [f"`{wrapper}`" in item.reason for item in ct.adopt("job.sh").differences] == [True]
 
 
 def test_variables_and_folders_of_a_script() -> None:

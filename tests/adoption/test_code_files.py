@@ -11,9 +11,9 @@ import pytest
 
 import cloudtrain as ct
 from cloudtrain.adoption.code_files import code_differences
+from cloudtrain.adoption.scripts import located
+from cloudtrain.documents.archives import archive_of
 from cloudtrain.targets.adoption import Original
-from cloudtrain.targets.azureml.adopt.requests import AzureMLAdopter
-from cloudtrain.targets.sagemaker.adopt.scripts import SageMakerAdopter
 
 JOB = "command: python train.py\nenvironment: azureml:e:1\ncompute: azureml:gpu\ncode: src\n"
 
@@ -69,7 +69,7 @@ def test_many_files_are_counted(tmp_path: Path) -> None:
     (tmp_path / "az.yml").write_text(JOB)
     (item,) = ct.adopt(tmp_path / "az.yml").differences
     assert (item.path, item.original, item.adopted) == (ADDED, "(absent)", "files: 8")
-    assert "`a4.csv`, 3 more" in item.reason
+    assert "`a4.csv` and 3 more" in item.reason
     assert "`/a0.csv`" in item.reason
 
 
@@ -126,9 +126,18 @@ def test_the_files_of_sagemakers_sdks(
     files = {".env": "", ".git/HEAD": "", "__pycache__/a.pyc": "", "empty/": "", "x.pem": ""}
     write(tmp_path / "src", files)
     original = Original("sagemaker", request_, "x", "x", folder=str(tmp_path), source="src")
-    ((path, _, _, reason),) = code_differences(original, SageMakerAdopter())
+    ((path, _, _, reason),) = code_differences(original)
     assert path == LEFT
     assert {name for name in (".env", ".git/", "empty/", "x.pem") if f"`{name}`" in reason} == left
+
+
+def test_a_target_may_not_list_what_its_tools_send(tmp_path: Path) -> None:
+    """Then they send every file."""
+    write(tmp_path / "src", {".env": "A=1", "a/b.py": ""})
+    original = Original("slurm", {}, "x", "x", folder=str(tmp_path), source="src")
+    ((path, value, _, reason),) = code_differences(original)
+    assert (path, value) == (LEFT, "files: 1")
+    assert "`.env`" in reason
 
 
 def test_an_archive_is_compared_too(tmp_path: Path) -> None:
@@ -137,6 +146,22 @@ def test_an_archive_is_compared_too(tmp_path: Path) -> None:
     with tarfile.open(fileobj=archive, mode="w:gz") as tar:
         tar.add(write(tmp_path, {".env": "A=1"}), ".")
     original = Original("azureml", {}, "x", "x", code=archive.getvalue())
-    ((path, original_value, _, reason),) = code_differences(original, AzureMLAdopter())
+    ((path, original_value, _, reason),) = code_differences(original)
     assert (path, original_value) == (LEFT, "files: 1")
     assert "environment.secrets" in reason
+
+
+@pytest.mark.parametrize("written", [{}, {"more.py": "1"}, {"train.py": "2"}])
+def test_a_script_may_write_into_the_folder_of_its_code(
+    written: Mapping[str, str], tmp_path: Path
+) -> None:
+    """It does so in a copy, so the archive of the copy is the code unless the folder has the same files."""
+    source = write(tmp_path / "src", {".env": "A=1", "a/b.py": ""})
+    (source / "link.py").symlink_to("train.py")
+    files = {"train.py": b"", "a/b.py": b""}
+    files |= {name: text.encode() for name, text in written.items()}
+    archive = archive_of(files)
+    original = Original("azureml", {}, "x", "x", source="./src")
+    found = located(original, tmp_path, [tmp_path, source], archive)
+    expected = (None, archive) if written else ("src", None)
+    assert (found.source, found.code) == expected

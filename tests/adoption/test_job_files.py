@@ -226,6 +226,13 @@ def test_what_azure_misses_around_a_file(
     assert [item.path for item in found.differences] == paths
 
 
+def test_an_inline_conda_file_may_hold_a_date(adopted: Callable[..., ct.Adoption]) -> None:
+    """YAML reads it as no text, and the written file has its text."""
+    conda = "{image: x:1, conda_file: {name: 2024-01-01, 3: a, dependencies: [python=3.11]}}"
+    found = adopted(JOB.replace("azureml:e:1", conda))
+    assert yaml.safe_load(found.files["conda.yml"])["name"] == "2024-01-01"
+
+
 def test_what_azure_drops_is_not_sent(adopted: Callable[..., ct.Adoption]) -> None:
     """Where the SDK drops or completes a value, so does the adopted job."""
     found = adopted(

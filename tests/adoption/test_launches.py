@@ -1,4 +1,4 @@
-"""Launch lines, batch scripts and task files become jobs that start the same."""
+"""Launch lines and batch scripts become jobs that start the same."""
 
 from __future__ import annotations
 
@@ -38,9 +38,6 @@ LINES: dict[str, dict[str, Any]] = {
         "type": "mpi", "processes": 4, "instances": 2,
     },
     "horovodrun -np 4 -H a:4 python train.py": {"type": "horovod", "processes": 4},
-    "torchx run -s local_cwd dist.ddp -j 2x8 --script train.py -- --epochs 3": {
-        "type": "torch", "processes": 8, "instances": 2, "hyperparameters": {"epochs": 3},
-    },
     "srun -N 2 --label torchrun --nnodes 2 --nproc-per-node 4 train.py": {"instances": 2, "processes": 4},
     "python train.py --epochs 3": {"type": "none", "hyperparameters": {"epochs": 3}},
 }  # fmt: skip
@@ -78,7 +75,6 @@ LOSSES = {
     "torchrun --new-option 3 train.py": {"--new-option"},
     "deepspeed --include localhost:0,1 train.py": {"--include"},
     "mpirun -np 2 --map-by slot python train.py": {"--map-by"},
-    "torchx run dist.ddp -j 1x2 -h gpu_large --script train.py": {"-h"},
     "torchrun train.py --lr $LR --out run_$(date +%F)": {"--lr", "--out"},
     "torchrun --nproc-per-node $N train.py": {"--nproc-per-node"},
     "torchrun train.py --mark $'\\t'": {"--mark"},
@@ -102,7 +98,6 @@ LOSSES = {
     "mpirun -np 6 --npernode 4 python train.py": {"-np"},
     "uv run torchrun train.py": {"uv run"},
     "make data && torchrun train.py": {"other lines"},
-    "torchx run -cfg partition=a dist.ddp -j 1x2 --script train.py": {"-cfg"},
 }
 
 
@@ -128,16 +123,6 @@ nodes=( $( scontrol show hostnames $SLURM_JOB_NODELIST ) )
 module load cuda
 srun torchrun --nnodes $SLURM_NNODES \\
     --nproc_per_node 8 --rdzv_endpoint $head:29500 $SCRIPT --lr 0.1
-"""
-TASK = """\
-name: tune
-workdir: ./src
-num_nodes: 2
-resources: {accelerators: "H100:8", use_spot: true}
-envs: {A: 1}
-setup: pip install torch
-run: |
-  torchrun --nnodes $SKYPILOT_NUM_NODES --nproc_per_node $SKYPILOT_NUM_GPUS_PER_NODE train.py --lr 0.1
 """
 
 
@@ -193,13 +178,11 @@ def test_a_container_of_srun_is_the_jobs_image(cli: Cli) -> None:
             "`torchrun train.py` starts one job, so `--job` has nothing to choose from",
         ),
         (["job.sh"], "`job.sh` starts one job"),
-        (["task.yaml"], "`task.yaml` starts one job"),
     ],
 )
 def test_a_source_with_one_job_has_no_choice(cli: Cli, arguments: list[str], says: str) -> None:
     """`--job` is an error where it would have no effect."""
     Path("job.sh").write_text(BATCH)
-    Path("task.yaml").write_text(TASK)
     Path("train.py").write_text("import boto3\n")
     found = cli("adopt", *arguments, "--job", "prepare")
     assert (found.code, found.out, says in found.err) == (2, "", True)
@@ -273,24 +256,6 @@ def test_cpus_of_a_batch_script() -> None:
     assert found.equal
     assert found.settings == {"gpu_type": "h100", "exclusive": False, "cpus_per_instance": 32}
     assert found.job.resources.gpus_per_instance == 4
-
-
-def test_a_task_file_is_adopted() -> None:
-    """SkyPilot's variables are known, and what it sets up is a difference."""
-    Path("task.yaml").write_text(TASK)
-    found = ct.adopt("task.yaml")
-    assert {item.path for item in found.differences} == {"setup"}
-    assert (
-        found.job.source_dir,
-        found.job.resources.gpu,
-        found.job.resources.gpus_per_instance,
-    ) == (
-        "./src",
-        "H100",
-        8,
-    )
-    assert (shape(found.job)["instances"], shape(found.job)["processes"]) == (2, 8)
-    assert found.job.spot is not None
 
 
 def test_a_configuration_of_accelerate() -> None:
@@ -445,19 +410,6 @@ def test_a_written_job_finds_its_code(cli: Cli) -> None:
         assert cli("adopt", source, "--write", "new", "--force").code == 0
         planned = cli("plan", "new/job.yaml", "--ignore", "LO103")  # PyTorch may be missing
         assert planned.code == 0, planned.err
-
-
-def test_what_a_task_file_says_besides() -> None:
-    """Every key that no field takes is named, and a variable without a value does not become `None`."""
-    text = "num_nodes: 2\nworkdir: {url: x}\nservice: {}\nenvs: {TOKEN: null, A: 1}\n"
-    text += "resources: {accelerators: 'A100:8', cpus: 32, image_id: ami-1}\n"
-    text += 'run: |\n  torchrun --master_addr $(echo "$SKYPILOT_NODE_IPS" | head -n1) train.py --epochs $A\n'
-    Path("task.yaml").write_text(text)
-    found = ct.adopt("task.yaml")
-    assert (shape(found.job)["variables"], found.job.hyperparameters) == ({"A": "1"}, {"epochs": 1})
-    assert {item.path for item in found.differences} == {
-        "envs.TOKEN", "resources.cpus", "resources.image_id", "service", "workdir",
-    }  # fmt: skip
 
 
 def test_a_secret_is_not_copied(cli: Cli) -> None:

@@ -228,6 +228,7 @@ def test_a_notebook_is_adopted(adopted: Callable[..., ct.Adoption]) -> None:
     text = json.dumps({"cells": [{"cell_type": "code", "source": [cell]} for cell in cells]})
     found = adopted(text, "job.ipynb")
     assert found.equal
+    assert found.to_dict()["gaps"] == ["failed: cell 1, cell 4", "not run: cell 2"]
     kind = "the request that job.ipynb sends; failed: cell 1, cell 4; not run: cell 2; "
     assert found.kind == kind + NO_REGION
 

@@ -160,13 +160,3 @@ def test_a_notebook_without_a_job(
     assert "--args" not in str(caught.value.hint)
     for word in words:
         assert word in caught.value.message
-
-
-@pytest.mark.slow
-def test_an_operator_of_a_scheduler_says_what_to_adopt(adopted: Callable[..., ct.Adoption]) -> None:
-    """It runs later, by its scheduler."""
-    with pytest.raises(ct.CloudtrainError) as caught:
-        adopted(
-            "from no_such_scheduler import SageMakerTrainingOperator\nSageMakerTrainingOperator(config={})\n"
-        )
-    assert "`config`" in str(caught.value.hint)

@@ -84,6 +84,8 @@ CASES: dict[str, Case] = {
     "a local version in a range": pip("tqdm>=1+cu1\n", "CT056"),
     "a marker that is none": pip("tqdm; evil == 'x'\n", "CT056"),
     "a marker that is not closed": pip("tqdm; (os_name == 'posix'\n", "CT056"),
+    "a marker without an answer": pip("tqdm\nnumpy; os_name ~= 'x'\n", "CT056", 2),
+    "a marker of locks": pip("tqdm; 'x' in extras\n"),
     "a null byte": pip("tqdm\nx\0\n", "CT056", 2),
     "a line separator": pip(f"tqdm\u2028{EVIL}\n", "CT056"),
     "a form feed": pip(f"tqdm\f{EVIL}\n", "CT056"),

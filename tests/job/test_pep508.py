@@ -1,91 +1,32 @@
-"""Requirements, versions and environment markers are read as `packaging` reads them."""
+"""Requirements, versions and markers are read by `packaging`, and stricter where a line of a list is made of them."""
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
-from packaging.markers import Marker
-from packaging.requirements import InvalidRequirement
-from packaging.requirements import Requirement as Packaging
-from packaging.specifiers import SpecifierSet
 
-from cloudtrain.job.pep508 import (
-    applies,
-    are_met,
-    canonical,
-    clauses_in,
-    conflict_in,
-    requirement_in,
-)
+from cloudtrain.job.pep508 import applies, are_met, conflict_in, requirement_in, versions_in
 from cloudtrain.job.requirements import Platform
 
-REQUIREMENTS = (
-    "numpy", "numpy>=1", "numpy >= 1, <2", "numpy (>=1)", "numpy[mkl,x_y]==1.*", "numpy[]", "numpy[mkl,]", "a==1,",
-    "a@ https://x/y.whl", "a @ https://x/y.whl ; os_name=='nt'", "a~=1.2", "a~=1", "a>=1.0+cu1", "a==1+cu1", "a===foo",
-    "a=1", "a==", "a[", "a;", "a; foo=='x'", "a;python_version<'3.8'", "-a", "a-", "_a", "a>=1.0.*", "a==1.0rc1.*",
-    "a!=1.*", "a,>=1", "a @ x y", "a>=1 b", "a\n>=1", "a\u00a0>=1", "a==1.0.post1.dev2", "a==1!2.0", "a>=v1.0",
-    "a==1.0-1", "a;'x' in sys_platform", "a==\u0967", "a;python_version", "a;(os_name=='nt'", "a;os_name=='nt')",
-    "a;T", "a;os_name=='nt' os_name=='nt'", "a;()", "a;os_name=='nt' and", "a[x]>=1,!=1.5,<2;os_name!='nt'",
-)  # fmt: skip
-MARKERS = (
-    "python_version>='3.8'", "python_version<'3.10'", "python_full_version<'3.12.1'", "'3.11'<=python_version",
-    "sys_platform=='linux' and platform_machine=='x86_64'", "sys_platform=='win32' or python_version=='3.12'",
-    "(sys_platform=='win32' or os_name=='posix') and python_version!='3.12'", "'linux' in sys_platform",
-    "sys_platform in 'linux darwin'", "sys_platform not in 'linux darwin'", "'nux' not in sys_platform",
-    "python_version in '3.11 3.12'", "python_version~='3.10'", "implementation_name!='pypy'", "extra=='x'",
-    "extra!='x'", "python_version=='3.12.*'", "sys_platform=='linux' or sys_platform=='win32' and python_version<'3'",
-    "((os_name=='posix'))", "os_name=='nt' or (os_name=='posix' and (python_version>'3' or extra=='y'))",
-)  # fmt: skip
-VERSIONS = ("1", "1.0", "1.2.3", "2.0", "1.10", "1.2.3.4", "2!1.0", "1.5.1")
-WANTED = ("1.2", "1.2.3", "1.10", "2.0", "1.0.0")
-SPELLINGS = (
-    "==1.0", "==1", "== 1.0.0", "==1.10", "==1.0rc1", "==1.0.RC-1", "==1.0-preview.1", "~=1.0", "~=1.0.0", ">=1.0.post1",
-    ">=1.post1", "==1.0a0", "==1.0alpha0", ">=1.0.0.dev1", ">=1.dev1", "==10", "==100.0",
+FOREIGN = (
+    "a\n>=1", "a>=1\n--evil", "a @ https://h/x\n--evil", "a; os_name == 'a\n--evil'", "a\u2028", "a\u00a0>=1", "a\x0b", "a\0",
+    "a==\u0967", "a @ https://h/x --evil", "a --evil", "a=1", "a;foo=='x'", "a; os_name ~= 'x'", "-a", f"a=={'9' * 5000}",
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("text", REQUIREMENTS)
-def test_the_same_texts_are_requirements(text: str) -> None:
-    """No other text is one."""
-    try:
-        expected = str(Packaging(text).specifier)
-    except InvalidRequirement:
-        with pytest.raises(ValueError, match=r"."):
-            requirement_in(text)
-    else:
-        assert sorted(requirement_in(text).versions.split(",")) == sorted(expected.split(","))
+@pytest.mark.parametrize("text", FOREIGN)
+def test_a_text_that_no_line_may_hold_is_no_requirement(text: str) -> None:
+    """Line breaks, other letters, options, and comparisons at which pip ends."""
+    with pytest.raises(ValueError, match=r"."):
+        requirement_in(text)
 
 
-@pytest.mark.parametrize("marker", MARKERS)
-def test_markers_apply_on_the_same_machines(marker: str) -> None:
-    """With and without a patch level of Python."""
-    for python in ("3.10", "3.12", "3.12.4"):
-        environment = Platform(python).environment
-        expected = Marker(marker).evaluate({**environment, "extra": ""})
-        assert applies(marker, {**environment, "extra": ()}) == expected
-
-
-def test_versions_compare_equally() -> None:
-    """Each operator, with series and epochs."""
-    clauses = [
-        f"{word}{version}"
-        for word in ("==", "!=", ">=", "<=", ">", "<", "~=")
-        for version in WANTED
-    ]
-    for version, text in itertools.product(VERSIONS, [*clauses, "==1.*", "!=1.2.*", ">=1,<2"]):
-        expected = SpecifierSet(text).contains(version, prereleases=True)
-        assert are_met(clauses_in(text), version) == expected, (version, text)
-
-
-def test_spellings_of_a_version_are_equal() -> None:
-    """A project and its lock may write it differently."""
-    for first, second in itertools.product(SPELLINGS, repeat=2):
-        expected = SpecifierSet(first) == SpecifierSet(second)
-        assert (canonical(clauses_in(first)) == canonical(clauses_in(second))) == expected, (
-            first,
-            second,
-        )
+def test_what_a_machine_leaves_open() -> None:
+    """A version that is none of Python's counts as enough; an extra that nobody asks for is off."""
+    assert are_met(versions_in(">=1"), "unknown")
+    assert not are_met(versions_in(">=2.13"), "2.13.0a0+nv26.11")
+    machine = Platform("3.12").environment
+    assert not applies("extra == 'x'", machine)
+    assert applies("python_version >= '3.10' and extra != 'x'", machine)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +39,7 @@ def test_spellings_of_a_version_are_equal() -> None:
 )  # fmt: skip
 def test_versions_that_none_meets(versions: str, is_conflict: bool) -> None:
     """Only where it is certain."""
-    assert conflict_in(clauses_in(versions)) is is_conflict
+    assert conflict_in(versions_in(versions)) is is_conflict
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import yaml
 
 import cloudtrain as ct
 from cloudtrain.adoption.proof import write_adoption
+from cloudtrain.targets.adoption import Original
 from cloudtrain.targets.azureml.adopt.code_files import sent_files
 from cloudtrain.targets.azureml.adopt.job_schema import RefusedBySDK, body_by_sdk
 from tests.parity.adoption import _AZUREML, AZUREML, FILES, adopted, files_adopted
@@ -185,8 +186,9 @@ def test_the_files_of_the_code_are_those_that_the_sdk_sends(tmp_path: Path) -> N
     (source / "far").symlink_to("../outside")
     for name in (".gitignore", ".amlignore"):
         (source / name).write_text(rules)
+        original = Original("azureml", {}, "x", "x")
         uploads = get_upload_files_from_folder(source, ignore_file=get_ignore_file(source))
-        assert sorted(sent_files(source)) == sorted(path for _, path in uploads)
+        assert sorted(sent_files(original, source)) == sorted(path for _, path in uploads)
         rules = "*\n!*.py\n!s/\n"
 
 

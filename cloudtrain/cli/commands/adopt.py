@@ -4,7 +4,7 @@ import sys
 from json import dumps
 from pathlib import Path
 from shlex import split
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,8 +17,6 @@ from cloudtrain.errors import UsageError, shortened
 from cloudtrain.plans.document import Document, Table, Text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from cloudtrain.adoption.proof import Adoption
 
 
@@ -29,7 +27,7 @@ def adopt_command(
             "SOURCE",
             "A job's request or description (JSON or YAML), or `-` for stdin; a script or "
             "notebook; an existing job (`sagemaker://REGION/NAME`, `azureml://WORKSPACE/NAME`); a "
-            "launch command in quotes; a shell or batch script; or a SkyPilot task file.",
+            "launch command in quotes; or a shell or batch script.",
         ),
     ],
     job: Annotated[
@@ -89,31 +87,23 @@ def adopt_command(
         raise UsageError(message, hint="remove one of the two", code="CT901")
     execute = is_script(source) and (yes or _may_run(source, python))
     arguments = _words(args)
-    if all_jobs:
-        adoptions = adopt_all(
-            source,
-            arguments,
-            folder=write,
-            execute=execute,
-            python=python,
-            time_limit=time_limit,
-        )
-        _show_all(adoptions, write, force=force, json=json)
-        return
+    running: dict[str, Any] = {"execute": execute, "python": python, "time_limit": time_limit}
+    if not all_jobs:
+        adoption = adopt(source, arguments, job=job, folder=write or Path(), **running)
+        data = _shown(adoption, write, force=force, json=json)
+        is_equal = adoption.equal
+    else:
+        data = {}
+        for name, result in adopt_all(source, arguments, folder=write, **running).items():
+            say(f"{name}:")
+            if write is None and not json and not isinstance(result, UsageError):
+                print_text("---\n")
+            data[name] = _shown(result, write and write / name, force=force, json=json)
+        is_equal = all(item["equal"] for item in data.values())
 
-    adoption = adopt(
-        source,
-        arguments,
-        job=job,
-        folder=write or Path(),
-        execute=execute,
-        python=python,
-        time_limit=time_limit,
-    )
     if json:
-        print_json(adoption.to_dict())
-    _show(adoption, write, force=force, json=json)
-    if not adoption.equal:
+        print_json(data)
+    if not is_equal:
         raise typer.Exit(1)
 
 
@@ -150,38 +140,21 @@ def _may_run(source: str, python: str | None) -> bool:
     return True
 
 
-def _show(adoption: Adoption, write: Path | None, *, force: bool, json: bool) -> None:
-    """Print the adopted job, or write its files, and say how its request compares."""
+def _shown(
+    adoption: Adoption | UsageError, write: Path | None, *, force: bool, json: bool
+) -> dict[str, Any]:
+    """Print the adopted job, or write its files, and say how its request compares. Return what
+    `--json` prints."""
+    if isinstance(adoption, UsageError):
+        say(f"not adopted: {adoption.message}")
+        return {"equal": False, "error": adoption.message, "hint": adoption.hint}
     if write is not None:
         for file in write_adoption(adoption, write, force=force):
             say(f"wrote `{file}`")
     elif not json:
         print_text(adoption.job_text + _settings_as_comments(adoption))
     _say_comparison(adoption)
-
-
-def _show_all(
-    adoptions: Mapping[str, Adoption | UsageError], write: Path | None, *, force: bool, json: bool
-) -> None:
-    """Show each adopted job, or the error. The exit code is 1 if one of them differs or cannot be
-    adopted."""
-    data = {}
-    is_equal = True
-    for name, adoption in adoptions.items():
-        if isinstance(adoption, UsageError):
-            data[name] = {"equal": False, "error": adoption.message, "hint": adoption.hint}
-            is_equal = False
-            say(f"{name}: not adopted: {adoption.message}")
-            continue
-        data[name] = adoption.to_dict()
-        is_equal = is_equal and adoption.equal
-        if write is None and not json:
-            print_text("---\n")
-        _show(adoption, write and write / name, force=force, json=json)
-    if json:
-        print_json(data)
-    if not is_equal:
-        raise typer.Exit(1)
+    return adoption.to_dict()
 
 
 def _settings_as_comments(adoption: Adoption) -> str:

@@ -291,7 +291,7 @@ def _read(
     return with_wheels(tree, wanted)
 
 
-def requiring(job: AnyJob, file: str | None) -> AnyJob:
+def requiring(job: AnyJob, file: str) -> AnyJob:
     """Return the job with another requirements file."""
     environment = job.environment.model_copy(update={"requirements": file})
     return job.model_copy(update={"environment": environment})
@@ -337,8 +337,8 @@ def _version_for(
             continue
         if item.version:
             return item.version
-        if installed is not None and not are_met(line.clauses, installed):
-            return line.versions
+        if installed is not None and not are_met(line.versions, installed):
+            return str(line.versions)
     return None
 
 

@@ -7,18 +7,13 @@ import posixpath
 import re
 from collections.abc import Collection, Iterable, Iterator
 
+from packaging.specifiers import SpecifierSet
+
 from cloudtrain.code.files import Entry
 from cloudtrain.code.ignore import IGNORE_FILE
 from cloudtrain.documents.document import load_toml
 from cloudtrain.errors import JobError, Problem
-from cloudtrain.job.pep508 import (
-    Clause,
-    Requirement,
-    clauses_in,
-    conflict_in,
-    normal,
-    requirement_in,
-)
+from cloudtrain.job.pep508 import Requirement, conflict_in, normal, requirement_in, versions_in
 from cloudtrain.job.pip_file import WHEEL, PipFile
 from cloudtrain.job.requirements import FIELD, Platform, Read, Requirements, shown, unfit
 from cloudtrain.machines.contents import Contents
@@ -148,7 +143,7 @@ def _needs(line: Requirement, text: str, contents: Contents) -> list[Requirement
     found = []
     try:
         project = load_toml(text).get("project", {})
-        found.append(Requirement("python", clauses_in(project.get("requires-python", ""))))
+        found.append(Requirement("python", versions_in(project.get("requires-python", ""))))
         found += [requirement_in(item) for item in project.get("dependencies", ())]
     except (ValueError, RecursionError, AttributeError, TypeError):
         return []
@@ -173,31 +168,39 @@ def _without_hash(file: PipFile) -> Iterator[Problem]:
 def _conflicts(lines: Iterable[Requirement], contents: Contents) -> Iterator[Problem]:
     """Yield the packages of which no version meets all lines, constraints, packages in folders and
     the image."""
-    known: dict[str, list[Clause]] = {}
+    known: dict[str, SpecifierSet] = {}
     if contents.python:
-        known["python"] = [("==", f"{contents.python}.*")]
+        known["python"] = _series(contents.python)
     torch = re.match(r"2\.(\d+)", contents.torch or "")
     if torch and contents.is_image:
-        known["torchvision"] = [("==", f"0.{int(torch[1]) + _TORCHVISION}.*")]
-        known["torchaudio"] = [("==", f"{torch[0]}.*")]
-        known["torch"] = [("==", f"{str(contents.torch).partition('+')[0]}.*")]
+        known["torchvision"] = _series(f"0.{int(torch[1]) + _TORCHVISION}")
+        known["torchaudio"] = _series(torch[0])
+        known["torch"] = _series(torch.string)
     wanted = {"python", "torch"}
     wanted.update(normal(line.name) for line in lines if not line.is_constraint)
     for line in lines:
         name = normal(line.name)
-        if name not in wanted or line.url or not line.clauses:
+        if name not in wanted or line.url or not line.versions:
             continue
         if name == "torch" and not line.is_constraint:
             continue  # it is compared with the image in all forms
-        before = known.setdefault(name, [])
-        if len(before) > _MOST or {*line.clauses} <= {*before}:
+        before = known.get(name, SpecifierSet())
+        if len(before) > _MOST:
             continue
-        if (before or len(line.clauses) > 1) and conflict_in([*before, *line.clauses]):
-            earlier = ",".join(map("".join, before))
-            message = f"asks for `{name}{line.versions}`, and it has to be `{name}{earlier}`"
+        both = before & line.versions
+        if conflict_in(both):
+            message = f"asks for `{name}{line.versions}`, and it has to be `{name}{before}`"
             yield _problem(line, message, "ask for versions that exist together")
         else:
-            before += line.clauses
+            known[name] = both
+
+
+def _series(version: str) -> SpecifierSet:
+    """Return the versions that begin with the release numbers of one, such as `2.13.0a0+nv`."""
+    numbers = re.match(r"[0-9]+(?:\.[0-9]+)*", version)
+    if numbers is None:
+        return SpecifierSet()
+    return SpecifierSet(f"=={numbers[0]}.*")
 
 
 _MOST = 20

@@ -181,10 +181,11 @@ def _with_requirements(job: AnyJob, tree: Tree, where: Where, *, is_new: bool) -
     file = _requirements_beside(job, tree, where) if named is None else named
     if file is None:
         return _Required(job, tree)
+    if named == NOTHING:
+        environment = job.environment.model_copy(update={"requirements": None})
+        return _Required(job.model_copy(update={"environment": environment}), tree)
     from cloudtrain.lifecycle.preparing.environment import Unusable, requiring, with_requirements
 
-    if named == NOTHING:
-        return _Required(requiring(job, None), tree)
     is_named = named is not None
     try:
         found = with_requirements(

@@ -66,6 +66,7 @@ class AzureMLTarget(Target):
         "sweep": "cloudtrain.targets.azureml.compile.sweep:compile_azureml_sweep",
         "tuner": "cloudtrain.targets.azureml.service.sweeps:AzureMLTuner",
         "adopt": "cloudtrain.targets.azureml.adopt.requests:AzureMLAdopter",
+        "sent_files": "cloudtrain.targets.azureml.adopt.code_files:sent_files",
         "fetch": "cloudtrain.targets.azureml.service.sweeps:fetch_original",
         "examine": "cloudtrain.targets.azureml.settings:examine",
     }

@@ -59,6 +59,7 @@ class SageMakerTarget(Target):
         "sweep": f"{_HERE}.compile.sweep:compile_tuning",
         "tuner": f"{_HERE}.service.tuning:SageMakerTuner",
         "adopt": f"{_HERE}.adopt.scripts:SageMakerAdopter",
+        "sent_files": f"{_HERE}.adopt.code_files:sent_files",
         "fetch": f"{_HERE}.service.tuning:fetch_original",
     }
 

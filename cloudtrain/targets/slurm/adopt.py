@@ -74,11 +74,11 @@ def container_settings(options: Mapping[str, str]) -> BatchSettings | None:
     if not image or _is_open(image):
         return None
     settings: dict[str, Any] = {"container": "pyxis"}
-    adopted = {"container-image"}
+    adopted = ["container-image"]
     mounts = options.get("container-mounts", "")
     if mounts and not _is_open(mounts):
         settings["mounts"] = [mount for mount in mounts.split(",") if mount]
-        adopted.add("container-mounts")
+        adopted.append("container-mounts")
 
     lost = {}
     for name in adopted:

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-import codecs
 import os
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 from cloudtrain.code.data import files_below
-from cloudtrain.code.ignore import NoPattern, Pattern, PatternIndex, pattern_of
+from cloudtrain.code.ignore import Rules
 from cloudtrain.documents.document import read_bytes
+from cloudtrain.targets.adoption import Original
 
 _IGNORE_FILES = (".amlignore", ".gitignore")
 """The first of these in the folder of the code counts. Those in folders below do not."""
 
 
-def sent_files(folder: Path) -> Iterator[str]:
+def sent_files(_: Original, folder: Path) -> Iterator[str]:
     """Yield the paths of the files that the SDK sends: all that its ignore file does not match,
     such as those in `.git`. Links are followed, and a file behind a linked folder is matched by its
     own place."""
-    patterns = _patterns_of(folder)
-    index = PatternIndex(patterns)
+    name = next((name for name in _IGNORE_FILES if (folder / name).exists()), "")
+    lines = read_bytes(folder / name).splitlines() if name else []
+    rules = Rules("", b"\n".join(map(bytes.rstrip, lines)), name)
     root = os.path.realpath(folder)
 
     @cache
@@ -29,33 +30,17 @@ def sent_files(folder: Path) -> Iterator[str]:
         return os.path.relpath(os.path.realpath(parent), root)
 
     @cache
-    def last_match(path: str, *, is_folder: bool) -> int:
-        """Return the number of the last pattern that matches the path or a folder above it; -1 if
-        none does. In git, nothing below an ignored folder can be included again."""
+    def last_match(path: str, *, is_folder: bool) -> tuple[int, bool]:
+        """Return the line of the last rule that matches the path or a folder above it, and whether
+        it ignores. In git, nothing below an ignored folder can be included again."""
         parent = os.path.dirname(path)
-        last = last_match(parent, is_folder=True) if parent else -1
-        name = os.fsencode(path)
-        for number in index.candidates(name):
-            if number > last and patterns[number].matches(name, is_folder):
-                last = number
-        return last
+        above = last_match(parent, is_folder=True) if parent else (0, False)
+        rule = rules.judge(path, is_folder)
+        if rule is None:
+            return above
+        return max(above, (rule.line, rule.pattern.ignores))
 
     for file in files_below(folder):
         path = os.path.normpath(os.path.join(place_of(file.place.parent), file.place.name))
-        number = last_match(path, is_folder=False)
-        if number < 0 or not patterns[number].ignores:
+        if not last_match(path, is_folder=False)[1]:
             yield file.path
-
-
-def _patterns_of(folder: Path) -> list[Pattern]:
-    name = next((name for name in _IGNORE_FILES if (folder / name).exists()), None)
-    content = read_bytes(folder / name) if name else b""
-    patterns = []
-    for line in content.removeprefix(codecs.BOM_UTF8).splitlines():
-        try:
-            pattern = pattern_of(line.rstrip())
-        except NoPattern:
-            continue
-        if pattern is not None:
-            patterns.append(pattern)
-    return patterns

@@ -55,6 +55,9 @@ _SINGLE_BRACES = re.compile(r"(?<!\{)\{(inputs|outputs|search_space)\.([^}]*)\}(
 
 CONDA_FILE = "conda.yml"
 
+MADE_UP = {"display_name": DISPLAY_NAME, "experiment_name": EXPERIMENT}
+"""Fields whose values the SDK makes up, in the words of the SDK and of a body."""
+
 
 def originals_in_job_file(data: JsonMapping, folder: str | None) -> list[Original]:
     """Return the command jobs of a job file, such as a sweep's trial or a pipeline's steps; empty
@@ -86,9 +89,7 @@ def _as_azure_reads(original: Original, data: JsonMapping, kind: str, folder: st
     here, and with what Azure ML's tools refuse of the file."""
     trial = ("trial",) if kind == "sweep" else ()
     fields = mapping(data.get("trial")) or data
-    absent: list[Refusal] = []
-    for path, reason in _wrong_places(fields, folder):
-        absent.append(((*trial, *path), reason))
+    absent = [((*trial, *path), reason) for path, reason in _wrong_places(fields, folder)]
     if data.get("type", "command") != kind:
         absent.append((("type",), f"Azure ML's tools refuse the file: write `type: {kind}`"))
     for word, name in _REFERENCE.findall(str(fields.get("command"))):
@@ -98,28 +99,27 @@ def _as_azure_reads(original: Original, data: JsonMapping, kind: str, folder: st
         if isinstance(item, Mapping) and not (item.get("path") or "value" in item):
             absent.append((("inputs", name, "path"), "the service needs the place of the data"))
     refusals = [*refused(data, kind), *absent]
-    request = original.request
+    body = None
     try:
         body = body_by_sdk(data, folder)
     except RefusedBySDK as error:
         if not refusals:
-            refusals.append(((), f"azure-ai-ml refuses the file: {error}"))
-    else:
-        # the SDK knows better than the table, but it starts containers on the user's own machine
-        if body is not None and "compute" not in original.lost:
-            refusals = absent
-            request = {"properties": _completed(body, request["properties"], data)}
+            refusals.append((("(the file)",), f"azure-ai-ml refuses the file: {error}"))
+    # the SDK knows better than the table, but it starts containers on the user's own machine
+    if body is not None and "compute" not in original.lost:
+        refusals = absent
+        body = _completed(body, original.request["properties"], data)
+        original = replace(original, request={"properties": body})
 
-    lost = {dotted(path) or "(the file)": reason for path, reason in refusals}
-    return replace(original, request=request, lost={**lost, **original.lost})
+    lost = {dotted(path): reason for path, reason in refusals}
+    return replace(original, lost={**lost, **original.lost})
 
 
 def _completed(theirs: JsonObject, ours: JsonMapping, data: JsonMapping) -> JsonObject:
     """Return the body of the SDK with what the SDK would look up or make up before it sends it."""
     body = without(theirs, ("trial",)) | present(mapping(theirs.get("trial")))
-    made_up = {DISPLAY_NAME: "display_name", EXPERIMENT: "experiment_name"}
-    keys = [CODE, ENVIRONMENT, *(key for key, word in made_up.items() if not data.get(word))]
-    for key in keys:
+    made_up = [key for word, key in MADE_UP.items() if not data.get(word)]
+    for key in (CODE, ENVIRONMENT, *made_up):
         body[key] = ours.get(key)
     if "samplingAlgorithm" in ours:
         body.setdefault("samplingAlgorithm", ours["samplingAlgorithm"])
@@ -131,7 +131,7 @@ def _wrong_places(fields: JsonMapping, folder: str) -> Iterator[Refusal]:
     """Yield what Azure ML's tools, or the service, refuse of the code and of the environment among
     `fields`, because of what is in `folder` or of how it is written."""
     code = str(fields.get("code", "azureml:/"))
-    has_version = code.startswith(("git+", "azureml:/")) or code.count(":") > 1 or "@" in code
+    has_version = re.match(r"git\+|azureml:/|.*:.*:|.*@", code)
     if not has_version and not os.path.exists(os.path.join(folder, code)):
         yield ("code",), f"`{code}` is not a folder here, or the version is missing"
 
@@ -404,7 +404,8 @@ def _environment(fields: object, code: object, folder: str | None, files: dict[s
     if isinstance(conda, Mapping):
         import yaml
 
-        files[CONDA_FILE] = yaml.safe_dump(dict(conda), sort_keys=False)
+        plain = json.loads(json.dumps(conda))  # without dates, which the reader marks
+        files[CONDA_FILE] = yaml.safe_dump(plain, sort_keys=False)
         definition["condaFile"] = files[CONDA_FILE]
         definition["condaPath"] = CONDA_FILE
     elif isinstance(conda, str):

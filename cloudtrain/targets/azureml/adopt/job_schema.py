@@ -42,27 +42,26 @@ _REFUSE = "Azure ML's tools refuse the file"
 
 def refused(value: Any, rule: Any, path: ValuePath = ()) -> Iterator[Refusal]:
     """Yield what azure-ai-ml refuses of a value, or would change, by a rule of the table."""
+    is_mapping = isinstance(value, Mapping)
     if isinstance(rule, list):
         if not _is_word(value, rule):
             word = shortened(str(value))
             yield path, f"{_REFUSE}: `{word}` is none of its words: {did_you_mean(word, rule)}"
-    elif isinstance(rule, dict):
-        if not isinstance(value, Mapping):
-            yield path, f"{_REFUSE}: write a mapping"
-            return
+    elif isinstance(rule, dict) and is_mapping:
         for name, item in value.items():
             is_variable = rule["each"] in ("input", "output")
             if type(name) is not str or (is_variable and not _NAME.fullmatch(name)):
                 yield (*path, name), f"{_REFUSE}: `{name}` is no name"
             yield from refused(item, rule["each"], (*path, name))
-    elif rule not in SCHEMA:
-        if rule != "any" and _type_of(value) not in rule.split(" or "):
-            kind = _type_of(value) or "a date"
-            yield path, f"Azure ML's tools refuse or change the value: it is {kind}, not {rule}"
-    elif isinstance(value, Mapping):
+    elif str(rule) in SCHEMA and is_mapping:
         yield from _refused_in_part(value, rule, path)
-    else:
-        yield from refused(value, SCHEMA["scalars"].get(rule, "mapping"), path)
+    elif str(rule) in SCHEMA["scalars"]:
+        yield from refused(value, SCHEMA["scalars"][rule], path)
+    elif rule != "any":
+        types = "mapping" if isinstance(rule, dict) or rule in SCHEMA else rule
+        kind = _type_of(value) or "a date"
+        if kind not in types.split(" or "):
+            yield path, f"Azure ML's tools refuse or change the value: it is {kind}, not {types}"
 
 
 def _type_of(value: object) -> str | None:
@@ -87,24 +86,26 @@ def _refused_in_part(value: JsonMapping, name: str, path: ValuePath) -> Iterator
         return
 
     kinds = SCHEMA[name]
-    keys = kinds[0]
+    keys = dict(kinds[0])
     if isinstance(keys.get("type"), list) and "type" in value:
-        known = [word for kind in kinds for word in kind["type"]]
-        keys = next((kind for kind in kinds if _is_word(value["type"], kind["type"])), None)
-        if keys is None:
-            yield from refused(value["type"], known, (*path, "type"))
+        words: list[str] = []
+        for kind in kinds:
+            words += kind["type"]
+            if _is_word(value["type"], kind["type"]):
+                keys = dict(kind)
+        if not _is_word(value["type"], words):
+            yield from refused(value["type"], words, (*path, "type"))
             return
 
-    required = keys.get("required", [])
-    for key, item in value.items():
-        if key in keys and key != "required":
-            yield from refused(item, keys[key], (*path, key))
-        else:
-            near = did_you_mean(key, keys.keys() - {"required"})
-            yield (*path, key), f"{_REFUSE}: it has no key `{key}` here: {near}"
-    for key in required:
+    for key in keys.pop("required", ()):
         if key not in value:
             yield (*path, key), f"{_REFUSE}: `{key}` is missing"
+    for key, item in value.items():
+        if key in keys:
+            yield from refused(item, keys[key], (*path, key))
+        else:
+            near = did_you_mean(key, keys)
+            yield (*path, key), f"{_REFUSE}: it has no key `{key}` here: {near}"
 
 
 class RefusedBySDK(Exception):

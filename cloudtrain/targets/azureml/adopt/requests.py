@@ -15,8 +15,8 @@ from cloudtrain.job.script import job_name_from
 from cloudtrain.plans.comparison import ValuePath, overrides_between
 from cloudtrain.plans.plan import CompileContext, Plan, Upload
 from cloudtrain.targets.adoption import UNREAD, Comparable, Draft, Original, draft_context
-from cloudtrain.targets.azureml.adopt.code_files import sent_files
 from cloudtrain.targets.azureml.adopt.job_files import (
+    MADE_UP,
     is_local,
     mapping,
     not_a_command,
@@ -402,18 +402,12 @@ def _compute(compute: object, original: Original) -> str | None:
 _CODE = "(the code's own place)"
 _DATA = "(the data's own place)"
 
-_MADE_UP = {"display_name": DISPLAY_NAME, "experiment_name": EXPERIMENT}
-"""Fields whose values the SDK makes up, in the words of the SDK and of a body."""
-
 
 class AzureMLAdopter:
     """Adopts command jobs, from their request bodies or from documents that contain them."""
 
     originals = staticmethod(originals_in)
     drafts = staticmethod(drafts_of)
-
-    def sent_files(self, original: Original, folder: File) -> Iterator[str]:
-        return sent_files(folder)
 
     def context(self, original: Original, settings: AzureML) -> CompileContext:
         """The workspace that is configured on this machine is ignored."""
@@ -526,7 +520,7 @@ class AzureMLAdopter:
         if "experiment_name" in record["made_up"]:
             replaced[EXPERIMENT] = "the SDK takes the name of the script's folder"
         if "properties" in job and JOB_TYPE in job["properties"]:
-            made_up = [_MADE_UP[field] for field in record["made_up"]]
+            made_up = [MADE_UP[field] for field in record["made_up"]]
             job["properties"] = without(job["properties"], made_up)
 
         jobs: list[Original] = []

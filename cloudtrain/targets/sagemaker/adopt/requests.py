@@ -261,22 +261,20 @@ def _filled(value: Any, path: str, lost: dict[str, str]) -> Any:
         return [_filled(item, path, lost) for item in value]
     is_reference = isinstance(value, Mapping) and len(value) == 1
     if is_reference and _REFERENCE.fullmatch(str(*value)):
-        lost[path] = _OF_TEMPLATE
-        return FILL_IN
-    if isinstance(value, Mapping):
-        fields: JsonObject = {}
-        for key, inner in value.items():
-            name = str(key).removesuffix(".$")  # Step Functions reads it from its input
-            inner_path = f"{path}.{name}".removeprefix(".")
-            if name != key:
-                lost[inner_path] = _OF_TEMPLATE
-                inner = FILL_IN
-            fields[name] = _filled(inner, inner_path, lost)
-        return fields
+        value = "${REFERENCE}"
     if isinstance(value, str) and _TEMPLATE.search(value):
         lost[path] = _OF_TEMPLATE
         return FILL_IN
-    return value
+    if not isinstance(value, Mapping):
+        return value
+
+    fields: JsonObject = {}
+    for key, inner in value.items():
+        name = str(key).removesuffix(".$")  # Step Functions reads it from its input
+        if name != key:
+            inner = {"Ref": inner}
+        fields[name] = _filled(inner, f"{path}.{name}".removeprefix("."), lost)
+    return fields
 
 
 _OF_TEMPLATE = "it is filled in only where its template is used: write the value into the job file"

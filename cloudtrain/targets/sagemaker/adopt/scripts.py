@@ -17,8 +17,7 @@ from cloudtrain.plans.plan import CompileContext, Plan, map_texts
 from cloudtrain.rules.engine import mapping_at, rows_at
 from cloudtrain.rules.values import secret_texts
 from cloudtrain.system.files import expand_home
-from cloudtrain.targets.adoption import UNREAD, Comparable, Draft, Original, draft_context
-from cloudtrain.targets.sagemaker.adopt.code_files import sent_files
+from cloudtrain.targets.adoption import UNREAD, Comparable, Original, draft_context
 from cloudtrain.targets.sagemaker.adopt.hook import ACCOUNT
 from cloudtrain.targets.sagemaker.adopt.jobs import code_uri, drafts_of, is_of_one_run
 from cloudtrain.targets.sagemaker.adopt.requests import OF_SEARCH, flat, originals_in
@@ -167,13 +166,8 @@ _Renewed = Iterator[tuple[str, str]]
 class SageMakerAdopter:
     """Adopts CreateTrainingJob requests, and documents that contain such requests."""
 
-    sent_files = staticmethod(sent_files)
-
-    def originals(self, data: Any, folder: str | None) -> list[Original]:
-        return originals_in(data, folder)
-
-    def drafts(self, original: Original) -> Iterator[Draft]:
-        return drafts_of(original)
+    originals = staticmethod(originals_in)
+    drafts = staticmethod(drafts_of)
 
     def context(self, original: Original, settings: SageMaker) -> CompileContext:
         # without the AWS configuration of this machine
