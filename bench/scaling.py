@@ -129,6 +129,7 @@ def seconds(case: Case, turns: int = TURNS) -> float:
         times = []
         try:
             for _ in range(turns):
+                gc.collect()
                 start = time.process_time()
                 check(overrides)
                 times.append(time.process_time() - start)
@@ -164,8 +165,8 @@ def measure(name: str) -> tuple[list[float], float]:
 
 def main() -> int:
     """Print a row for each case. Return 1 when one grows too fast."""
-    # Collections take longer the more objects live, and say nothing about how a plan grows. The
-    # command line has few of them.
+    # Collections take longer the more objects live, and say nothing about how a plan grows. So
+    # `seconds` collects between its turns.
     gc.disable()
     is_fine = True
     for name in sys.argv[1:] or CASES:
