@@ -19,7 +19,18 @@ from cloudtrain.machines.table import InstanceType, instance_named, instance_typ
 from cloudtrain.system.plugins import DEFAULT_TARGET, find_target
 
 if TYPE_CHECKING:
+    from cloudtrain.code.tree import Tree
+    from cloudtrain.job.pip_file import PipFile
     from cloudtrain.job.training import TrainingJob
+
+
+def read_requirements(tree: Tree, file: str) -> PipFile:
+    """Read a requirements file of the bundle, with the files that it includes."""
+    # most jobs have none
+    from cloudtrain.job.pip_file import PipFile
+
+    return PipFile(os.path.normpath(file), tree.read_text)
+
 
 # Replacements for an instance type that is retired or has no suitable network.
 

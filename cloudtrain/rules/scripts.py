@@ -16,6 +16,7 @@ from cloudtrain.machines.contents import ContentsReader
 from cloudtrain.plans.plan import Level
 from cloudtrain.plans.processes import Processes
 from cloudtrain.rules.engine import Fault, Subject, ValuePath, rule
+from cloudtrain.rules.facts import read_requirements
 from cloudtrain.system.plugins import find_target, part
 
 
@@ -240,9 +241,7 @@ def _required(subject: Subject) -> list[str] | None:
     file = subject.job.environment.requirements
     if file is None:
         return []
-    from cloudtrain.job.pip_file import PipFile
-
-    found = PipFile(os.path.normpath(file), subject.tree.read_text)
+    found = read_requirements(subject.tree, file)
     # pip then installs what a package needs as well
     if found.problems or not all(line.hashes for line in found.asked):
         return None

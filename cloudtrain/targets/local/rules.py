@@ -22,7 +22,7 @@ from cloudtrain.job.model import format_size
 from cloudtrain.plans.plan import Level
 from cloudtrain.plans.processes import Processes
 from cloudtrain.rules.engine import IMAGE, Fault, KeysOf, Reading, Subject, ValuePath, rule
-from cloudtrain.rules.facts import DataPlace, declared_places
+from cloudtrain.rules.facts import DataPlace, declared_places, read_requirements
 from cloudtrain.system.files import why_missing
 from cloudtrain.system.plugins import pip_line, target_names
 from cloudtrain.targets.common.fields import unsent
@@ -274,10 +274,7 @@ def _will_install(subject: Subject) -> bool:
 def _lines(tree: Tree, file: str) -> list[Requirement]:
     """Return the packages that a file of the job names, with those of the files that it
     includes."""
-    from cloudtrain.job.pip_file import PipFile
-
-    asked = PipFile(os.path.normpath(file), tree.read_text).asked
-    return [line for line in asked if line.name]
+    return [line for line in read_requirements(tree, file).asked if line.name]
 
 
 @rule("LO104", Level.ERROR)

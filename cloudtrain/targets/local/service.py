@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import stat
 import time
@@ -132,12 +133,27 @@ def files_of(run_name: str, state_dir: Path) -> dict[str, Path]:
     return working_files(_read_here(folder), Path(folder.unpacked))
 
 
+def _finish(folder: RunFolder, *, may_kill: bool) -> None:
+    """Write the final status of a run whose supervisor was killed. Raises OSError if the run's
+    folder cannot be written."""
+    # which is rare
+    from cloudtrain.targets.local.verdict import finish
+
+    finish(folder.path, may_kill=may_kill)
+
+
 def _read_here(folder: RunFolder) -> LaunchSpecification:
     """Return the run's specification with the paths that its files have now: the folder may have
     been moved since, or be a copy. Raises `TargetError`."""
     spec = folder.read_launch()
+    if spec.run_dir == folder.path:
+        return spec
     content = json.dumps(spec.to_json(), ensure_ascii=False)
-    return LaunchSpecification.from_json(json.loads(content.replace(spec.run_dir, folder.path)))
+    planned = json.dumps(spec.run_dir, ensure_ascii=False)[1:-1]
+    here = json.dumps(folder.path, ensure_ascii=False)[1:-1]
+    # `runs/a-1` is not the beginning of `runs/a-12`
+    moved = re.sub(rf"{re.escape(planned)}(?![\w-])", lambda _: here, content)
+    return LaunchSpecification.from_json(json.loads(moved))
 
 
 def working_files(spec: LaunchSpecification, marker: Path) -> dict[str, Path]:
@@ -378,10 +394,8 @@ class LocalService(Service):
                 os.kill(status["pid"], signal.SIGTERM)
             return
 
-        from cloudtrain.targets.local.verdict import finish
-
         try:
-            finish(folder.path)
+            _finish(folder, may_kill=True)
         except OSError as error:
             raise self._unwritable("the run", error) from error
         if self._status(folder)["state"] not in FINAL:
@@ -517,11 +531,8 @@ class LocalService(Service):
             if status["state"] == "queued":
                 status |= standing(folder.path)
             return status
-        # the supervisor was killed, which is rare
-        from cloudtrain.targets.local.verdict import finish
-
         try:
-            finish(folder.path, may_kill=False)
+            _finish(folder, may_kill=False)
         except OSError as error:
             reason = f"the supervisor was killed, and the run's folder cannot be written: {error}"
             return {**_read(folder), "state": "lost", "reason": reason}

@@ -18,13 +18,13 @@ from cloudtrain.rules.engine import (
     text_at,
     value_at,
 )
+from cloudtrain.rules.facts import read_requirements
 from cloudtrain.runtime.sagemaker_launcher import CODE_CHANNEL
 from cloudtrain.targets.sagemaker.compile.launch import REQUIREMENTS
 from cloudtrain.targets.sagemaker.compile.places import INPUT_ROOT
 from cloudtrain.targets.sagemaker.reading import read
 from cloudtrain.targets.sagemaker.request import SUBMIT_DIRECTORY, JsonMapping
 from cloudtrain.targets.sagemaker.rules.request import is_bucket
-from cloudtrain.targets.sagemaker.rules.script import read_list
 
 _S3 = re.compile(r"(?:s3|https)://(?P<bucket>[^/]*)(?P<key>/.*)?", re.DOTALL)
 
@@ -359,7 +359,7 @@ def install_without_network(subject: Subject) -> Iterator[Fault]:
         file = REQUIREMENTS  # the toolkit installs this file wherever it finds it
     if file is None:
         return
-    wanted = read_list(subject, file)
+    wanted = read_requirements(subject.tree, file)
     has_wheels = all(line.path.endswith(".whl") for line in wanted.asked)
     if "--no-index" not in wanted.flags and not has_wheels:
         message = f"the container has no network, so `{file}` cannot be installed"

@@ -6,12 +6,12 @@ import re
 import shlex
 from collections.abc import Iterator
 from posixpath import normpath
-from typing import TYPE_CHECKING
 
 from cloudtrain.errors import InPlace
 from cloudtrain.job.distribution import SMP
 from cloudtrain.plans.plan import Level
 from cloudtrain.rules.engine import Fault, Subject, mapping_at, rule
+from cloudtrain.rules.facts import read_requirements
 from cloudtrain.runtime.sagemaker_launcher.arguments import text_of
 from cloudtrain.runtime.torchrun_words import misread
 from cloudtrain.targets.common.compiling import hyperparameter_argv, resolve_hyperparameters
@@ -30,9 +30,6 @@ from cloudtrain.targets.sagemaker.rules.distribution import (
     add_entrypoint_hint,
     is_toolkits_torchrun,
 )
-
-if TYPE_CHECKING:
-    from cloudtrain.job.pip_file import PipFile
 
 
 @rule("SM520", Level.ERROR)
@@ -159,7 +156,7 @@ def broken_requirements_installed_anyway(subject: Subject) -> Iterator[Fault]:
     """
     if read(subject).start.by != "toolkit" or not _has_unnamed_requirements(subject):
         return
-    for problem in read_list(subject, REQUIREMENTS).problems:
+    for problem in read_requirements(subject.tree, REQUIREMENTS).problems:
         yield Fault(problem.message, problem.hint, ("environment",))
 
 
@@ -182,13 +179,6 @@ def package_not_installed(subject: Subject) -> Iterator[Fault]:
             "`environment`",
             ("environment", "requirements"),
         )
-
-
-def read_list(subject: Subject, file: str) -> PipFile:
-    """Read a requirements file of the bundle."""
-    from cloudtrain.job.pip_file import PipFile
-
-    return PipFile(normpath(file), subject.tree.read_text)
 
 
 def _has_unnamed_requirements(subject: Subject) -> bool:
