@@ -6,10 +6,11 @@ import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from cloudtrain.adoption.expansion import NOT_EMPTY, Open, Value, result_of, unknown
 from cloudtrain.adoption.launches import OPTIONS, TrainingLaunch, cannot_adopt, read_launch, tool_of
-from cloudtrain.adoption.shell import ShellCommand
+from cloudtrain.adoption.shell import FAILURE, ShellCommand
 from cloudtrain.adoption.wrappers import (
     SETUP,
     ScriptFiles,
@@ -46,12 +47,14 @@ def is_shell_script(text: str) -> bool:
 def read_batch_script(text: str, folder: str, arguments: Sequence[str] = ()) -> TrainingLaunch:
     """Return the training that a batch script starts with these arguments. Relative paths in the
     script start in `folder`."""
-    given, text, arguments = _submitted(text, folder, arguments)
-    options, components = _directives(text)
-    options |= given
+    submission = _submitted(text, folder, arguments)
+    submission = submission or _Submission(text, arguments)
+    options, components = _directives(submission.text)
+    options |= submission.options
     nodes = str(_node_count(options))
     gpus = _gpus_of(options)[1]
-    variables: dict[str, Value] = dict.fromkeys(OPTIONS["variables"]["nodes"], nodes)
+    variables: dict[str, Value] = {**submission.variables}
+    variables |= dict.fromkeys(OPTIONS["variables"]["nodes"], nodes)
     if gpus:
         variables |= dict.fromkeys(OPTIONS["variables"]["gpus"], str(gpus))
     for name in OPTIONS["variables"]["in_every_batch_job"]:
@@ -60,30 +63,61 @@ def read_batch_script(text: str, folder: str, arguments: Sequence[str] = ()) -> 
         if options.get(name):
             variables[f"SLURM_{name.upper().replace('-', '_')}"] = options[name]
     variables.setdefault("SLURM_NTASKS", str(int(nodes) * _tasks_per_node(options)))
-    launch = _launch_in(text, variables, folder, has_setup=True, arguments=arguments)
+    files = ScriptFiles(folder, variables, submission.variables.keys())
+    launch = _launch_in(submission.text, files, has_setup=True, arguments=submission.arguments)
     launch.folder = folder
+    launch.lost |= submission.lost
     one_kind = "a job has one kind of instance; write a job for each part"
     launch.lost |= dict.fromkeys(components, one_kind)
     return _with_options(launch, options)
 
 
-def _submitted(
-    text: str, folder: str, arguments: Sequence[str]
-) -> tuple[dict[str, str], str, Sequence[str]]:
-    """Return the options, the script and the arguments of the first `sbatch` in a text; the text
-    itself if it submits nothing that is here."""
+@dataclass
+class _Submission:
+    """A batch script, with what the line says that submits it."""
+
+    text: str
+    arguments: Sequence[str]
+    options: dict[str, str] = field(default_factory=dict)
+    variables: dict[str, str] = field(default_factory=dict)
+    """The environment variables of the line, which `sbatch` passes on."""
+    lost: dict[str, str] = field(default_factory=dict)
+    """What the lines around it do."""
+
+
+def _submitted(text: str, folder: str, arguments: Sequence[str]) -> _Submission | None:
+    """Return what the first `sbatch` in a text submits; None if that is not here."""
     files = ScriptFiles(folder, {})
     commands = files.commands_of(text, {"@": [*arguments]}) if "sbatch" in text else []
-    for command in commands:
+    for place, command in enumerate(commands):
         if command.words[:1] != ["sbatch"]:
             continue
         options, rest = srun_options(command.words[1:])
         script = options.pop("wrap", command.document)
         if rest:
             script = files.read(rest[0])
-        if script is not None:
-            return options, script, rest[1:]
-    return {}, text, arguments
+        if script is None:
+            continue
+
+        submission = _Submission(script, rest[1:], options)
+        if options.get("export", "ALL").startswith("ALL"):
+            for name, value in (command.exported | command.assigned).items():
+                # the shell of the job would not know the line's variables
+                is_open = isinstance(value, Open)
+                known = result_of(unknown(value, is_of_script=True)) if is_open else value
+                submission.variables[name] = known
+        others = [*commands[:place], *commands[place + 1 :]]
+        others = [each for each in others if each.output not in files.started]
+        submission.lost = not_run_in(others)
+        for each in commands[:place]:
+            if each.words[:1] == ["cd"] and not _IN_FOLDER.fullmatch(f"{each.words[-1]}/"):
+                submission.lost[each.text[:80]] = "the script starts in this folder"
+        if command.condition:
+            submission.lost.setdefault(
+                command.condition[:80], "only a running shell decides whether this is submitted"
+            )
+        return submission
+    return None
 
 
 _GPU_OPTIONS = ("gres", "gpus", "gpus-per-node", "gpus-per-task")
@@ -96,6 +130,9 @@ def _with_options(launch: TrainingLaunch, batch: Mapping[str, str]) -> TrainingL
     precedence."""
     options = {**batch}
     step = launch.srun or {}
+    for name in OPTIONS["srun"]["of_step"]:
+        if step.get(name, "0") not in ("0", options.get(name)):
+            launch.lost[f"--{name}"] = "srun says it for its step, the job has that of the script"
     of_step = {name: value for name, value in step.items() if name in _COUNTS}
     if not of_step.keys().isdisjoint(_GPU_OPTIONS):
         for name in _GPU_OPTIONS:
@@ -299,9 +336,9 @@ def is_launch_line(text: str) -> bool:
 def read_launch_line(text: str, folder: str = ".", arguments: Sequence[str] = ()) -> TrainingLaunch:
     """Return the training that a launch line, or a shell script without options of Slurm, starts
     with these arguments."""
-    if _submitted(text, folder, arguments)[1] is not text:
+    if _submitted(text, folder, arguments) is not None:
         return read_batch_script(text, folder, arguments)
-    launch = _launch_in(text, {}, folder, arguments=arguments)
+    launch = _launch_in(text, ScriptFiles(folder, {}), arguments=arguments)
     if launch.srun and not launch.srun.keys().isdisjoint(_ALLOCATION):
         of_job = {name: launch.srun[name] for name in _ALLOCATION if name in launch.srun}
         return _with_options(launch, of_job)
@@ -317,17 +354,11 @@ _ALLOCATION = (
 
 
 def _launch_in(
-    text: str,
-    variables: Mapping[str, Value],
-    folder: str,
-    *,
-    has_setup: bool = False,
-    arguments: Sequence[str] = (),
+    text: str, files: ScriptFiles, *, has_setup: bool = False, arguments: Sequence[str] = ()
 ) -> TrainingLaunch:
     """Return the training that the only launch line in a shell script starts. With `has_setup`,
     lines that prepare the shell are kept as the launch's setup. Raises UsageError if the script
     does not have exactly one launch line."""
-    files = ScriptFiles(folder, variables)
     commands = files.commands_of(text, {"@": list(arguments)} if arguments else {})
     line, pairs = only_launch(commands, files)
     if line is None:
@@ -340,7 +371,7 @@ def _launch_in(
         hint = 'adopt the line alone: `cloudtrain adopt "torchrun ... train.py"`'
         raise cannot_adopt(message, hint)
 
-    launch = read_launch(line.words, folder)
+    launch = read_launch(line.words, files.folder)
     launch.srun = line.srun
     launch.lost = {**line.lost, **launch.lost}
     launch.variables = line.variables | launch.variables
@@ -364,7 +395,11 @@ def _launch_in(
     _lose_unknown_words(launch)
     _change_folder(launch, before)
     for command in others.copy():
-        if command in setup or command.output in files.started:
+        # a line of setup keeps what runs if it fails
+        is_kept = command.condition == FAILURE and any(
+            command.text in each.text.partition("||")[2] for each in setup
+        )
+        if is_kept or command in setup or command.output in files.started:
             others.remove(command)
     launch.lost |= not_run_in(others)
     return launch

@@ -76,16 +76,24 @@ def read_launch(words: Sequence[str], folder: str = ".") -> TrainingLaunch:
     name, skip = tool
     launch = _READERS[name](words[skip:], folder)
     if name != "framework":
-        _settle_python(launch, words[0])
+        _settle_python(launch, words)
     if not launch.program:
         raise cannot_adopt(f"the `{name}` line names no script", "add the script and its arguments")
     return launch
 
 
-def _settle_python(launch: TrainingLaunch, program: str) -> None:
+def _settle_python(launch: TrainingLaunch, words: Sequence[str]) -> None:
     """Keep the interpreter that a launch line names, or that is beside its launcher."""
+    program = words[0]
     folder, name = os.path.split(program)
     is_python = name.startswith("python")
+    options = words[1 : 1 + _python_options(words[1:])] if is_python else []
+    shown = " ".join(option for option in options if not re.fullmatch("-[uB]+", option))
+    if shown:
+        launch.lost[shown[:80]] = (
+            "the job starts Python without these options: set a variable such as PYTHONWARNINGS "
+            "where Python has one"
+        )
     if program in ("python", "python3") or not (folder or is_python):
         return
     python = program if is_python else f"{folder}/python"
@@ -134,7 +142,7 @@ _MODULES = {
 
 
 def _python_options(words: Sequence[str]) -> int:
-    """Return how many words are options of Python that change nothing for a script."""
+    """Return how many words are options of Python after which a script or a module follows."""
     count = 0
     while count < len(words) and re.fullmatch(r"-[uOBEIsW]+|-X|-W\S+|-X\S+", words[count]):
         count += 2 if words[count] in ("-W", "-X") else 1
@@ -433,7 +441,7 @@ def _mpirun(words: Sequence[str], folder: str) -> TrainingLaunch:
         launch.distribution["options"] = shlex.join(passed_on)
 
     if rest and re.fullmatch(r"python[0-9.]*", os.path.basename(rest[0])):
-        _settle_python(launch, rest[0])
+        _settle_python(launch, rest)
         del rest[: 1 + _python_options(rest[1:])]
         if rest[:1] == ["-m"]:
             launch.is_module = True

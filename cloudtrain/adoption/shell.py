@@ -4,7 +4,7 @@ shows. Follows conditions that are known, loops, functions, `eval` and `source`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -53,6 +53,11 @@ _OF_FUNCTION = frozenset("local declare typeset".split())
 _SETTING = frozenset("read mapfile readarray let getopts".split())
 """Commands that set the variables that they name."""
 
+FAILURE = "||"
+"""The condition of commands that run if one fails whose success is assumed."""
+TRAP = "trap"
+"""The condition of commands that run on a signal, or when the script ends."""
+
 
 @dataclass
 class ShellCommand:
@@ -67,8 +72,8 @@ class ShellCommand:
     """The variables set before the command's name, as in `A=1 train`."""
     exported: dict[str, str] = field(default_factory=dict)
     """The environment variables that the script has set by then."""
-    after_pipe: bool = False
-    """Whether the command reads the output of the command before it."""
+    input: str = ""
+    """What the command reads, as written; `|` for the output of the command before it."""
     line: int = 1
     condition: str = ""
     """If the script may not run the command: the condition that cannot be decided."""
@@ -114,10 +119,12 @@ def commands_of(
     text: str,
     variables: Mapping[str, Value] | None = None,
     read: Callable[[str], str | None] = lambda _: None,
+    exported: Collection[str] = (),
 ) -> list[ShellCommand]:
     """Return the commands that a script runs, in order. `variables` are set at the start; `@` are
-    the script's arguments. `read` returns the text of a script that this one sources. What sets
-    variables is a command only under a condition that cannot be decided.
+    the script's arguments, and those in `exported` are environment variables. `read` returns the
+    text of a script that this one sources. What sets variables is a command only under a condition
+    that cannot be decided.
 
     Raises:
         ValueError: a quote, a bracket or a loop is not closed, or a value is too long.
@@ -127,6 +134,8 @@ def commands_of(
     script = _Script({}, read)
     for name, value in (variables or {}).items():
         script.variables[name] = marked(value) if isinstance(value, str) else value
+        if name in exported and isinstance(value, str):
+            script.exported[name] = marked(value)
     text = without_marks(text.replace("\r\n", "\n"))
     with suppress(_Left):
         _Reader(text, script).read_list()
@@ -175,21 +184,34 @@ class _Reader(WordReader):
 
     def _and_or(self) -> None:
         """Read commands that are joined by `&&` and `||`."""
+        script = self.script
         start = self.at
-        first = len(self.script.commands)
-        has_alternative = False
+        first = len(script.commands)
+        with_alternative = list[ShellCommand]()
         self._pipeline()
         while match := _AND_OR.match(self.text, self.at):
             condition = self._shown(start)
             self.at = match.end()
-            holds = self.script.holds
+            holds = script.holds
             if match[1] == "||":
-                has_alternative = True
+                with_alternative = with_alternative or script.commands[first:]
+                if holds and len(script.commands) > first:
+                    self._under(None, FAILURE, self._pipeline)
+                    script.holds = True
+                    continue
                 holds = None if holds is None else not holds
-            self._under(holds, condition, self._pipeline)
-        if has_alternative:  # a line of setup keeps what runs if it fails
-            for command in self.script.commands[first:]:
-                command.text = self._shown(start)
+            is_assumed = len(script.commands) > first
+            try:
+                self._under(holds, condition, self._pipeline)
+            except _Left as left:
+                if left.args != ("exit",) or not is_assumed:
+                    raise
+                # the rest of the script runs if a command before the `exit` fails
+                self.at = match.end()
+                self._under(False, "", self._pipeline)
+                script.condition = FAILURE
+        for command in with_alternative:  # a line of setup keeps what runs if it fails
+            command.text = self._shown(start)
         while self.text.startswith((" ", "\t", "&"), self.at):
             self.at += 1
 
@@ -212,7 +234,8 @@ class _Reader(WordReader):
         """Read commands that run if `holds`. None means that `condition` cannot be decided: then
         they count as not run, so the variables that they set keep their values."""
         script = self.script
-        before = (script.condition, script.is_skipped)
+        condition_before = script.condition
+        was_skipped = script.is_skipped
         held = script.holds
         variables = dict(script.variables)
         exported = dict(script.exported)
@@ -220,7 +243,9 @@ class _Reader(WordReader):
         if holds is None:
             script.condition = script.condition or condition or "a condition"
         result = read()
-        script.condition, script.is_skipped = before
+        script.is_skipped = was_skipped
+        if holds is None:
+            script.condition = condition_before
         if not holds:
             script.variables.clear()
             script.variables.update(variables)
@@ -235,12 +260,15 @@ class _Reader(WordReader):
             raise ValueError("it has too many commands")
 
         word = self._next()
+        first = len(script.commands)
         compound = _COMPOUNDS.get(word)
         definition = _DEFINITION.match(self.text, self.at)
         if compound:
             self.at += len(word)
             compound(self, word)
-            self._redirections(ShellCommand(""))
+            block = ShellCommand("", input="|" if is_after_pipe else "")
+            self._redirections(block)
+            self._feed(first, block.input)
         elif word == "!":
             self.at += 1
             self._command()
@@ -253,6 +281,12 @@ class _Reader(WordReader):
                 script.functions[definition[1] or definition[2]] = self.text[start : self.at]
         else:
             self._simple(is_after_pipe)
+
+    def _feed(self, first: int, source: str) -> None:
+        """Let the commands from the number `first` read from `source`, unless they read from
+        something else."""
+        for command in self.script.commands[first:]:
+            command.input = command.input or source
 
     def _decided(self, end: str) -> bool | None:
         """Read a condition up to the word `end`. Return whether it holds; None if the script's text
@@ -276,6 +310,8 @@ class _Reader(WordReader):
             holds = False if is_done else holds
             if holds is None:
                 undecided.append(self.at)
+                if len(undecided) == 1:  # the commands of the condition run
+                    first = len(script.commands)
             condition = self._shown(start)
             word = self._under(holds, condition, lambda: self.read_list("elif", "else", "fi"))
             is_done = is_done or holds is True
@@ -429,8 +465,10 @@ class _Reader(WordReader):
         """Read a simple command and carry it out."""
         start = self.at
         line = self.line or self.text.count("\n", 0, start) + 1
-        command = ShellCommand("", after_pipe=is_after_pipe, line=line)
+        command = ShellCommand("", line=line)
         command.condition = self.script.condition
+        command.input = "|" if is_after_pipe else ""
+        first = len(self.script.commands)
         self._redirections(command)
         while self.at < len(self.text) and not _SEPARATOR.match(self.text, self.at):
             takes_assignments = not command.words or command.words[0] in (*_DECLARATIONS, "env")
@@ -447,6 +485,7 @@ class _Reader(WordReader):
         command.text = self._shown(start)
         if not self.script.is_skipped:
             self._run(command)
+            self._feed(first, command.input)
 
     def _redirections(self, command: ShellCommand) -> None:
         """Read spaces, a comment and redirections."""
@@ -464,6 +503,7 @@ class _Reader(WordReader):
     def _redirect(self, match: re.Match[str], command: ShellCommand) -> None:
         """Read where a redirection leads, and the here-document below the line."""
         self.at = match.end()
+        is_input = match[0].startswith(("<", "0<"))
         if self.text.startswith("(", self.at):
             self.at = self._closing(self.at, "(", ")")
             return
@@ -475,6 +515,8 @@ class _Reader(WordReader):
             command.document = self._document(self.text[start : self.at])
         elif match[1] == ">":
             command.output = result_of(word)
+        if is_input and word != "/dev/null":
+            command.input = self._shown(start) or match[0]
 
     def _document(self, mark: str) -> str:
         """Return the lines below the current line up to `mark`. Variables are replaced in them,
@@ -554,6 +596,12 @@ class _Reader(WordReader):
             for each in script.locals:
                 self.variables[each] = outer.get(each, [])
             script.locals = names
+        elif name == TRAP and arguments[:1] != [""]:
+            handlers = [each for each in arguments if each != "--"]
+            handler = result_of("".join(handlers[:1]))
+            if not handler.startswith("-"):
+                self._under(None, TRAP, lambda: self._call(handler, command, None))
+            script.holds = True
         elif name == "eval" and not (arguments and is_unknown(arguments[0][:1])):
             self._call(result_of(" ".join(arguments)), command, None)
         elif name in ("source", ".") and (text := script.read(result_of("".join(arguments[:1])))):
@@ -561,7 +609,7 @@ class _Reader(WordReader):
         elif not name or not self._sets(command):
             if not name:
                 self._set(command.assigned)
-            if name or (script.condition and command.assigned):
+            if name or command.input or (script.condition and command.assigned):
                 self._record(command)
 
     def _record(self, command: ShellCommand) -> None:
@@ -575,6 +623,10 @@ class _Reader(WordReader):
         """Set variables. Those that the shell has from its environment are exported already."""
         script = self.script
         self.variables |= assigned
+        if "IFS" in assigned:  # words are split at spaces here
+            line = ShellCommand(f"IFS={without_marks(assigned['IFS'])}")
+            line.condition = script.condition
+            self._record(line)
         for name, value in assigned.items():
             is_exported = name in script.exported or name in script.exports
             if is_exported or script.exports_all or IN_ENVIRONMENT.fullmatch(name):
@@ -584,10 +636,17 @@ class _Reader(WordReader):
         """Carry out a command that sets variables. Return whether it is one, and runs."""
         exported = self.script.exported
         name, *arguments = command.words
-        if name == "unset":
+        if name == "unset" and arguments[:1] == ["-f"]:
+            pass
+        elif name == "unset":
             for each in arguments:
                 self.variables[each] = []
-                exported.pop(each, None)
+            return self._is_forgotten(arguments)
+        elif (name == "export" and "-n" in arguments) or (
+            name in _DECLARATIONS and "+x" in arguments
+        ):
+            self.variables |= command.assigned
+            return self._is_forgotten([*arguments, *command.assigned])
         elif name == "read" and command.document is not None:
             self.variables[arguments[-1]] = marked(command.document)
         elif name in _SETTING:
@@ -616,6 +675,20 @@ class _Reader(WordReader):
         else:
             return False
         return not self.script.condition
+
+    def _is_forgotten(self, names: Sequence[str]) -> bool:
+        """Let later commands not have the variables `names`. Return whether none of them can be in
+        the environment of the script."""
+        script = self.script
+        is_own = not script.condition
+        for name in names:
+            if name.startswith(("-", "+")):
+                continue
+            was_set = name in script.exported and not IN_ENVIRONMENT.fullmatch(name)
+            is_own = is_own and was_set
+            script.exported.pop(name, None)
+            script.exports.discard(name)
+        return is_own
 
     def _call(self, text: str, command: ShellCommand, arguments: list[str] | None) -> None:
         """Run a text, such as the body of a function, with `arguments`; None if it has those of the

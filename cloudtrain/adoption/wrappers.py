@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cloudtrain.adoption.expansion import Open, Value, part_of
 from cloudtrain.adoption.launches import OPTIONS, tool_of
-from cloudtrain.adoption.shell import ShellCommand, commands_of
+from cloudtrain.adoption.shell import FAILURE, TRAP, ShellCommand, commands_of
 from cloudtrain.documents.document import Unreadable, read_text
 from cloudtrain.rules.job import LAUNCHER_VARIABLES
 
 SETUP = re.compile(
-    r"(module|ml|source|\.|conda|mamba|micromamba|spack|ulimit|mkdir -p|export)\s|"
+    r"(module|ml|source|\.|conda|mamba|micromamba|spack|ulimit|mkdir -p|export|unset)\s|"
     r"eval \"\$\((conda|micromamba) "
 )
 """Beginnings of lines that prepare the shell for the launch line."""
@@ -48,11 +48,14 @@ _MOST_SCRIPTS = 500
 
 class ScriptFiles:
     """The shell scripts that a script in `folder` can start, also those that it has written. All of
-    them have `variables`."""
+    them have `variables`; those in `exported` are environment variables."""
 
-    def __init__(self, folder: str, variables: Mapping[str, Value]) -> None:
+    def __init__(
+        self, folder: str, variables: Mapping[str, Value], exported: Collection[str] = ()
+    ) -> None:
         self.folder = folder
         self.variables = variables
+        self.exported = exported
         self.written: dict[str, str] = {}
         self.started: set[str] = set()
         self.count = 0
@@ -79,7 +82,8 @@ class ScriptFiles:
         self.count += 1
         if self.count > _MOST_SCRIPTS:
             raise ValueError("its scripts start each other without an end")
-        commands = commands_of(text, {**self.variables, **variables}, self.read)
+        known = {**self.variables, **variables}
+        commands = commands_of(text, known, self.read, self.exported)
         for command in commands:
             if command.words == ["cat"] and command.document is not None:
                 self.written[command.output] = command.document
@@ -90,6 +94,8 @@ def unwrap(command: ShellCommand, files: ScriptFiles) -> LaunchCommand:
     """Return the launch command in a command of a script. The result has no words if there is
     none."""
     launch = LaunchCommand([*command.words])
+    if command.input:
+        launch.lost["<"] = f"the processes read `{command.input[:80]}`, those of a job read nothing"
     # each round takes one wrapper off
     while launch.words and tool_of(launch.words) is None:
         name = os.path.basename(launch.words[0])
@@ -170,7 +176,9 @@ def _inner_launch(
     while rest and rest[0].startswith("-"):
         is_text = is_text or rest[0].endswith("c")
         rest.pop(0)
-    if rest:
+    if not rest:
+        launch.lost.pop("<", None)  # the shell reads it
+    else:
         script = rest[0] if is_text else files.read(rest[0])
         if is_text:
             rest[1:] = rest[2:]  # the word after the text is `$0`
@@ -228,8 +236,6 @@ def only_launch(
         line.lost[start.condition[:80]] = (
             "only a running shell decides whether this runs, and how often: the job runs it once"
         )
-    if line.words[0] in start.text.partition("||")[2]:
-        line.lost["||"] = "the script starts this again if it fails: the job runs it once"
     return line, pairs
 
 
@@ -277,17 +283,26 @@ def _take_off(launch: LaunchCommand, name: str) -> None:
     launch.words = []
 
 
+_OTHER_LINES = {
+    "": ("other lines", "the job does not run these lines"),
+    FAILURE: (FAILURE, "the script runs these lines if a command fails, the job does not"),
+    TRAP: (TRAP, "the script runs these lines on a signal or at its end, the job does not"),
+}
+"""The names of the differences and the reasons, by the condition of the lines."""
+
+
 def not_run_in(commands: Sequence[ShellCommand]) -> dict[str, str]:
     """Return what is lost with the commands that the job does not run."""
-    lines: dict[str, list[str]] = {}
+    lines = dict[str, list[str]]()
     for command in commands:
         if not command.words or not is_harmless(command):
             lines.setdefault(command.condition, []).append(command.text)
     lost = {}
     for condition, texts in lines.items():
         shown = "; ".join(texts)[:200]
-        if not condition:
-            lost["other lines"] = f"the job does not run these lines: {shown}"
+        if condition in _OTHER_LINES:
+            name, why = _OTHER_LINES[condition]
+            lost[name] = f"{why}: {shown}"
         else:
             lost[condition[:80]] = (
                 "only a running shell can decide this, so it counts as not met. Otherwise the "
@@ -301,8 +316,10 @@ def is_harmless(command: ShellCommand) -> bool:
     name = command.words[0]
     if name == "cd":  # which is followed
         return True
-    if name not in OPTIONS["shell"]["harmless"]:
+    if name == "scontrol":
+        return command.words[1:2] == ["show"]
+    if name not in OPTIONS["shell"]["harmless"] or (name == "env" and len(command.words) > 1):
         return False
-    if command.after_pipe:
+    if command.input == "|":
         return True
     return not re.search(r"[^&\d]>(?! ?/dev/null)|<<", command.text)

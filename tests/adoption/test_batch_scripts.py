@@ -242,6 +242,10 @@ def test_the_interpreter_is_kept(lines: str, settings: dict[str, Any], names: se
         ("export U=$(dirname $0)/lib", [], {"$U"}),
         ('N=$(a b)\nM="$N c"\nexport U=$(f "$M")', [], {"$U"}),
         ("export $(cat .env)", ["export $(cat .env)"], set()),
+        ("export PYTHONPATH=/x\nexport -n PYTHONPATH", ["export -n PYTHONPATH"], set()),
+        ("export A=1 B=2 C=3\nexport -n A\nunset B\ndeclare +x C", [], set()),
+        ("unset LOCAL_RANK", ["unset LOCAL_RANK"], set()),
+        ("read -r D\nunset $D", ["unset $D"], {"unset $D"}),
         ("PATH=/opt/bin:$PATH\nX=1", ['export PATH="/opt/bin:$PATH"'], set()),
         ("read -r D\nmodule load $D", ["module load $D"], {"module load $D"}),
     ],
@@ -285,7 +289,38 @@ def test_lines_that_prepare_the_shell(lines: str, setup: list[str], names: set[s
         (f"{RUN} || {RUN} --resume", {"||"}),
         (f"srun bash -c 'if [ -f x ]; then {RUN}; fi'", {"if [ -f x ]; then"}),
         (f"srun bash -c '{RUN} || {RUN}'", {"||"}),
-        (f"{RUN} || exit 1", set()),
+        (f"{RUN} || {{ echo failed; exit 1; }}", set()),
+        (f"{RUN} || true", set()),
+        (f"while :; do {RUN} && exit 0; done", {"while :; do"}),
+        (f"{RUN} && {{ echo done; exit 0; }}\npython eval.py", {"||"}),
+        (f"if true; then module load a && exit 0; fi\n{RUN}", {"||"}),
+        (f"{RUN} || python eval.py", {"||"}),
+        (f"{RUN} || {{ scontrol requeue $SLURM_JOB_ID; python eval.py; }}", {"||"}),
+        (f"if ! {RUN}; then scontrol requeue $SLURM_JOB_ID; fi", {f"if ! {RUN}; then"}),
+        (f"if {RUN}; then echo ok; else scontrol requeue 1; fi", {"other lines"}),
+        (f"if {RUN}; then echo ok; else exit 1; fi\npython eval.py", {"other lines"}),
+        (f"trap 'cp -r out /shared' EXIT\n{RUN}", {"trap"}),
+        (f"save() {{ sbatch n8.sh; }}\ntrap -- save EXIT TERM\n{RUN}", {"trap"}),
+        (f"trap 'echo bye; exit' EXIT\ntrap - TERM\n{RUN}", set()),
+        (f"trap '' TERM\n{RUN}", {"other lines"}),
+        (f"env A=1 make data\n{RUN}", {"other lines"}),
+        (f"srun --time=30 -w n2 --mem=10G {RUN}", {"--time", "--nodelist", "--mem"}),
+        (f"srun --gpu-bind=single:1 --accel-bind=g {RUN}", {"--gpu-bind", "--accel-bind"}),
+        ("python -u -B train.py", set()),
+        ("python -O -uI train.py", {"-O -uI"}),
+        ("python -E -W error -m torch.distributed.run --nproc-per-node 8 t.py", {"-E -W error"}),
+        ("mpirun -np 8 python -X dev train.py", {"-X dev"}),
+        (f"{RUN} < in.txt", {"<"}),
+        (f"{RUN} < /dev/null", set()),
+        (f"{RUN} <<E\ny\nE", {"<"}),
+        (f"({RUN}) <<< yes", {"<"}),
+        (f"{RUN} < <(date)", {"<"}),
+        (f"echo y | {{ {RUN}; }}", {"<"}),
+        (f"run() {{ {RUN}; }}\nrun < in.txt", {"<"}),
+        (f"srun bash -c '{RUN}' < in.txt", {"<"}),
+        (f"exec < in.txt\n{RUN}", {"other lines"}),
+        (f"IFS=,\nA=1,2\n{RUN} $A", {"other lines"}),
+        (f'IFS=, read -r A B <<< "1,2"\n{RUN}', set()),
         (f'if [ -n "$SLURM_JOB_ID" ]; then A=1; else A=2; fi\n{RUN}', set()),
         (f"[[ -z ${{SLURM_JOB_ID:-}} ]] && A=1\n{RUN}", set()),
         ("srun bash -c 'torchrun --nnodes $SLURM_NNODES --nproc-per-node 8 train.py'", set()),
@@ -294,6 +329,33 @@ def test_lines_that_prepare_the_shell(lines: str, setup: list[str], names: set[s
 def test_each_difference_has_one_row(line: str, names: set[str]) -> None:
     """With the name of the option, for a value, a file or a folder that only the cluster has."""
     assert adopted(ONE + line)[1] == names
+
+
+@pytest.mark.parametrize(
+    ("lines", "lr", "names"),
+    [
+        ("sbatch a.sh", 1, set()),
+        ("LR=7 sbatch a.sh && echo submitted", 7, set()),
+        ("export LR=5\nsbatch a.sh\nsbatch b.sh", 5, {"other lines"}),
+        ("export LR=5\nsbatch --export=NONE a.sh", 1, {"--export"}),
+        ("for lr in 3 4; do LR=$lr sbatch a.sh; done", 3, {"other lines"}),
+        (f"sbatch <<'EOF'\n#!/bin/bash\n{ONE}{RUN} --lr 1\nEOF\nsbatch b.sh", 1, {"other lines"}),
+        ("python prepare.py\nsbatch a.sh", 1, {"other lines"}),
+        ("if [ -d x ]; then sbatch a.sh; fi", 1, {"if [ -d x ]; then"}),
+        ("cd sub\nsbatch a.sh", 1, {"cd sub"}),
+        ("sbatch a.sh || sbatch b.sh", 1, {"||"}),
+        ("LR=$(date) sbatch a.sh", "${LR:-1}", {"$LR", "--lr"}),
+        ("export LR=5\nsbatch c.sh", 6, set()),
+    ],
+)
+def test_a_script_that_submits_another(lines: str, lr: int | str, names: set[str]) -> None:
+    """`sbatch` passes its environment on; what the other lines do is named."""
+    Path("a.sh").write_text(f"#!/bin/bash\n{ONE}{RUN} --lr ${{LR:-1}}\n")
+    Path("c.sh").write_text(f"#!/bin/bash\n{ONE}LR=$((LR + 1))\n{RUN} --lr $LR\n")
+    job, differences = adopted(lines)
+    assert (job["hyperparameters"], differences) == ({"lr": lr}, names)
+    environment = {} if isinstance(lr, str) or lr == 1 else {"LR": str(lr)}
+    assert job["variables"] == environment
 
 
 @pytest.mark.parametrize(
@@ -330,10 +392,10 @@ def test_a_container_file_of_the_cluster_can_be_planned(cli: Cli) -> None:
 
 
 def test_a_step_does_not_change_what_the_script_asks_for() -> None:
-    """Its memory, partition and time are those of a part of the machines."""
+    """A shorter time of a step is named; all of the memory, and a partition, say nothing new."""
     lines = f"#SBATCH -N1 --mem=64G -p a -t 60\nsrun --mem=0 -p b -t 30 {RUN}"
     settings = {"exclusive": False, "partition": "a", "extra_sbatch": ["--mem=64G"]}
-    fits(lines, {"settings": settings, "runtime": 3600}, set())
+    fits(lines, {"settings": settings, "runtime": 3600}, {"--time"})
 
 
 def test_a_line_of_srun_asks_for_its_own_machines() -> None:
