@@ -356,7 +356,8 @@ def decode_python(content: bytes) -> str:
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         reason = f"byte 0x{content[error.start]:02x} is not {error.encoding}"
-    except (SyntaxError, LookupError) as error:  # such as `rot13`, which is no encoding of text
+    # such as `rot13`, which is no encoding of text, or `undefined`
+    except (SyntaxError, LookupError, UnicodeError) as error:
         reason = str(error)
     raise SyntaxError(reason, (None, line, None, None))
 

@@ -69,6 +69,12 @@ class Spending(NamedTuple):
                 pool += cost or 0.0
         return cls(tuple(counted), most, pool)
 
+    @property
+    def hourly(self) -> float:
+        """What the machines of the jobs cost per hour; 0 if a price is unknown."""
+        prices = [use.machines.hourly or 0.0 for use in self.uses if not use.is_pool]
+        return sum(prices)
+
     def text(self, *, is_spot: bool) -> str:
         """Return the line of a plan about its cost."""
         if self.most is None:

@@ -371,6 +371,8 @@ def removal(path: ValuePath) -> str:
 
 registered: dict[str, Rule] = {}
 money_checks: set[Check | None] = set()
+_of_caps: set[str] = set()
+"""Declared rules without which the price that a cap counts would not be that of the machines."""
 
 
 def about_money(check: _Check) -> _Check:
@@ -381,6 +383,8 @@ def about_money(check: _Check) -> _Check:
 
 def can_be_ignored(code: str) -> bool:
     """Return whether `--ignore` accepts a code; codes that no rule has are left to others."""
+    if code in _of_caps:
+        return False
     return code not in registered or registered[code].check not in money_checks
 
 
@@ -404,9 +408,11 @@ def declare(code: str, level: Level, text: str) -> None:
 
 def declare_all(file: Path) -> None:
     """Register the rules of a TOML table, each with its level and its documentation, as `declare`
-    does."""
+    does. With `keeps_caps`, `--ignore` does not accept the rule."""
     for code, row in load_toml(file.read_text("utf-8")).items():
         declare(code, Level(row["level"]), row["text"])
+        if row.get("keeps_caps", False):
+            _of_caps.add(code)
 
 
 def level_of(code: str) -> Level:

@@ -142,6 +142,7 @@ CREATE TABLE outlays (
     at     REAL NOT NULL,     -- when it was sent, in seconds since the epoch
     most   REAL,              -- US dollars at list prices, or NULL if unknown
     pool   REAL NOT NULL,     -- of it after the end of the run, which no bill contains
+    hourly REAL NOT NULL,     -- US dollars an hour at the prices of caps, or 0
     sweep  TEXT NOT NULL      -- the sweep on this machine whose trial it is, or ''
 );
 CREATE INDEX outlays_by_sweep ON outlays (sweep);

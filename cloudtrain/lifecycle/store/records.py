@@ -132,6 +132,8 @@ class Outlay(NamedTuple):
     Attributes:
         most: the most that it can spend; None if unknown.
         pool: the part of it that is spent after its end, which no bill of its run contains.
+        hourly: what its machines cost per hour. The project's `instances.toml` may lower the price
+            of a bill, and does not lower this one.
         sweep: the sweep on this machine whose trial it is, and whose outlay pays for it.
         check: called with what the other submissions of 24 hours take. It raises an error if
             nothing may be sent. None without a cap for them.
@@ -139,6 +141,7 @@ class Outlay(NamedTuple):
 
     most: float | None = 0.0
     pool: float = 0.0
+    hourly: float = 0.0
     sweep: str = ""
     check: Callable[[float], None] | None = None
 

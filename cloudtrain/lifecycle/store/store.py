@@ -585,9 +585,9 @@ class Store:
         if outlay.check is not None and not is_paid:
             outlay.check(self._committed(target))
         self._db.execute(
-            "INSERT OR REPLACE INTO outlays (name, target, at, most, pool, sweep)"
-            " VALUES (?, ?, ?, ?, ?, ?)",
-            (name, target, self.now(), *outlay[:3]),
+            "INSERT OR REPLACE INTO outlays (name, target, at, most, pool, hourly, sweep)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (name, target, self.now(), *outlay[:4]),
         )
 
     def _committed(self, target: str) -> float:
@@ -595,7 +595,8 @@ class Store:
         that has one, else the most. A sweep on this machine and a run that waits for others count
         until they have ended, because they start runs later."""
         rows = self._db.execute(
-            "SELECT outlays.name, key, state, most, pool, hourly, billable_seconds, cost"
+            "SELECT outlays.name, key, state, most, pool, outlays.hourly,"
+            " money.hourly, billable_seconds, cost"
             " FROM outlays LEFT JOIN runs USING (name) LEFT JOIN money USING (name)"
             " WHERE outlays.target = ? AND (at > ? OR (state NOT IN"
             f" ({_ENDED}) AND (key GLOB '{AFTER}*' OR key GLOB '{SWEEP}*')))",
@@ -604,8 +605,8 @@ class Store:
 
         total = 0.0
         for name, key, state, *amounts in rows:
-            most, pool, *bill = map(as_amount, amounts)
-            billed = Money(*bill).amount
+            most, pool, price, *bill = map(as_amount, amounts)
+            billed = _bill_of(Money(*bill), price or 0.0)
             has_ended = state not in UNFINISHED
             if as_text(key).startswith(SWEEP):
                 total += 0.0 if has_ended else self.set_aside(name)
@@ -701,6 +702,14 @@ def transaction(db: sqlite3.Connection) -> Iterator[None]:
         if db.in_transaction:  # a full disk has rolled the transaction back already
             db.execute("ROLLBACK")
         raise
+
+
+def _bill_of(money: Money, hourly: float) -> float | None:
+    """Return the bill of a run, with at least `hourly` as the price per hour; None without one."""
+    billed = money.amount
+    if billed is None or money.billable_seconds is None:
+        return billed
+    return max(billed, hourly * money.billable_seconds / 3600)
 
 
 def _is_whole(record: JobRecord) -> bool:

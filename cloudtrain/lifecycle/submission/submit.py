@@ -349,7 +349,8 @@ def outlay_of(spending: Spending, settings: TargetSettings) -> Outlay:
 
     check(0.0)
     has_cap = getattr(settings, "max_cost_per_day", None) is not None
-    return Outlay(spending.most, spending.pool, check=check if has_cap else None)
+    hourly = spending.hourly
+    return Outlay(spending.most, spending.pool, hourly, check=check if has_cap else None)
 
 
 def _outlay(ready: Ready | ReadySweep, sweep: str = "") -> Callable[[Plan], Outlay]:

@@ -117,6 +117,23 @@ def test_a_loop_ends_at_the_cap_of_the_day(fake: FakeAws, job: ct.TrainingJob, c
     assert sent(fake) == 5
 
 
+def test_a_price_of_the_project_lowers_no_bill(
+    fake: FakeAws, job: ct.TrainingJob, cap: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A run that has ended counts with its time at the price that the caps count."""
+    project = tmp_path / "cheap"
+    project.mkdir()
+    (project / "cloudtrain.toml").write_text("")
+    (project / "instances.toml").write_text('[sagemaker."ml.g5.xlarge"]\nprice = 0.0001\n')
+    monkeypatch.chdir(project)
+    cap("max_cost_per_day = 3")
+    for number in (1, 2):
+        run = submit(numbered(job, number))
+        fake.jobs[run.name].end("Completed", BillableTimeInSeconds=3600)
+        run.remember(run.status())
+    refused(lambda: submit(numbered(job, 3)))
+
+
 def test_a_day_above_its_cap(fake: FakeAws, job: ct.TrainingJob, cap: Any) -> None:
     """A cap that was lowered below what the day has taken asks for no negative number of trials."""
     cap("max_cost_per_day = 5")
