@@ -65,6 +65,9 @@ CASES: dict[str, tuple[Any, list[str]]] = {
     "Azure's variable": (azureml(environmentVariables={"HF_TOKEN": TOKEN}), ["HF_TOKEN"]),
     "Azure's command": (azureml(command=f"python t.py --api-key {KEY} --hf-token {TOKEN}"), []),
     "Azure's tag": (azureml(tags={"secret": KEY}), []),
+    "launch line with two": (
+        f"CONN=Password={WORD} torchrun -m a.train --password {KEY} --token {TOKEN}", ["CONN"],
+    ),
     "launch line": (f"HF_TOKEN={TOKEN} torchrun --nproc-per-node 8 train.py", ["HF_TOKEN"]),
 }  # fmt: skip
 
