@@ -312,6 +312,10 @@ SECRET = (
 )
 
 
+_VARIABLES = ("Environment", "environmentVariables")
+"""The fields of requests that hold variables."""
+
+
 def _without_secrets(original: Original) -> Original:
     """Return the job with a placeholder for each secret in its request, which is lost. A variable
     that is a secret is removed, because the job looks it up."""
@@ -328,7 +332,7 @@ def _without_secrets(original: Original) -> Original:
     for secret in found:
         *above, name = map(str, secret.path)
         holder = value_at(request, *above)
-        if above and above[-1].lower().startswith("environment") and isinstance(holder, dict):
+        if above and above[-1] in _VARIABLES and isinstance(holder, dict):
             variables.append(name)
             holder.pop(name, None)
 
@@ -430,7 +434,8 @@ def moved(draft: Draft, original: Original, place: Path) -> Draft:
 
     conda = job.get("environment", {}).get("conda_file")
     if conda in original.files:
-        job["environment"]["conda_file"] = os.path.relpath(conda, job.get("source_dir") or ".")
+        code = place / (job.get("source_dir") or ".")
+        job["environment"]["conda_file"] = os.path.relpath(place / conda, code)
     return replace(
         draft,
         job=job,

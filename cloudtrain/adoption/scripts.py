@@ -422,6 +422,7 @@ def originals_of_script(
 
         for original in originals:
             original = _with_earlier(original, name, earlier)
+            original = _with_reads(original, record.get("reads", []))
             original = located(original, script.absolute().parent, places, archive)
             kind = f"the request that {script.name} sends"
             if len(run.creations) > 1:
@@ -451,6 +452,18 @@ def _with_earlier(original: Original, own_name: str, earlier: Mapping[str, str])
                 f"the script creates the job that writes it before, in {place}: submit that job, "
                 "and write its own address there"
             )
+    return replace(original, lost=lost)
+
+
+def _with_reads(original: Original, reads: Sequence[tuple[str, str]]) -> Original:
+    """Return the job with what its script has read of other jobs before as lost. `reads` are their
+    names and the fields of their descriptions."""
+    lost = dict(original.lost)
+    for name, part in reads:
+        lost[f"{name}{part}"] = (
+            f"the script reads this of the job `{name}` before, which has not run, so what it "
+            "makes of it is not known: check the values of this job"
+        )
     return replace(original, lost=lost)
 
 

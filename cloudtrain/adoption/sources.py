@@ -347,7 +347,7 @@ def adopt_launch(launch: TrainingLaunch, kind: str, place: Path) -> Adoption:
     """Convert a launch line to a job, and compare the two: machines, processes, script, arguments.
     `kind` describes the source in the job file's first comment. `place` is the folder that the job
     file will be in."""
-    secrets = _take_secrets_out(launch, parsed(_draft(launch, place)))
+    secrets = _take_secrets_out(launch, place)
     # again, without the secrets
     draft = _draft(launch, place)
 
@@ -365,16 +365,20 @@ def adopt_launch(launch: TrainingLaunch, kind: str, place: Path) -> Adoption:
     return adoption_of(launch.target, kind, draft, differences, head)
 
 
-def _take_secrets_out(launch: TrainingLaunch, job: TrainingJob) -> list[str]:
-    """Take the secrets of a job, which was drafted from the launch, out of the launch. Return the
+def _take_secrets_out(launch: TrainingLaunch, place: Path) -> list[str]:
+    """Take the secrets of the job, which is drafted from the launch, out of the launch. Return the
     names of the variables that held some."""
     variables = []
-    for secret in secret_values(job):
-        launch.lost[shown_path(secret.path)] = SECRET
-        if secret.path[:2] == ("environment", "variables"):
-            del launch.variables[str(secret.path[2])]
-            variables.append(str(secret.path[2]))
-        launch.program = [word.replace(secret.value, FILL_IN) for word in launch.program]
+    searched = None
+    # a command may hold several, of which each search finds one
+    while searched != launch.program:
+        searched = launch.program
+        for secret in secret_values(parsed(_draft(launch, place))):
+            launch.lost[shown_path(secret.path)] = SECRET
+            if secret.path[:2] == ("environment", "variables"):
+                del launch.variables[str(secret.path[2])]
+                variables.append(str(secret.path[2]))
+            launch.program = [word.replace(secret.value, FILL_IN) for word in launch.program]
     return variables
 
 

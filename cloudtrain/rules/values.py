@@ -63,7 +63,18 @@ _OPTION = (
     r"(?i)--?[\w-]*?(?P<name>passw(?:or)?d|passphrase|secret|token|"
     r"(?:api|access|private)[_-]?key|key)[ =]+[\"']?(?P<value>[^\s\"'$<{-][^\s\"']{5,})"
 )
-"""`--db-password VALUE` in a command."""
+"""`--db-password VALUE` in a text."""
+
+_SETTING = (
+    r"(?i)(?<![\w.-])(?P<setting>[\w.-]*?(?P<name>passw(?:or)?d|passphrase|pwd|secret|token|"
+    r"(?:api|access|account|private)[_-]?key|key|authorization))"
+    r"[\"']?[ ]?(?P<sign>[:=])[ ]?[\"']?(?:(?:basic|bearer)[ ]+)?"
+    r"(?P<value>[^\s\"'$<{;&,-][^\s\"';&,]{5,})"
+)
+"""`Password=VALUE` in a text, such as an address of a database; `"api_key": "VALUE"`."""
+
+_STORAGE_KEY = r"(?<![\w+/-])[A-Za-z0-9+/]{86}==(?![\w=])"
+"""The key of an Azure storage account, and other 64 bytes in base64."""
 
 
 class SecretValue(NamedTuple):
@@ -243,11 +254,11 @@ def _whole_word(value: str, secret: str) -> str:
 
 
 def _by_name(values: Sequence[tuple[ValuePath, str]]) -> Iterator[SecretValue]:
-    """Yield values whose name is typical of secrets, including options of a command: `--password
-    hunter2`."""
+    """Yield values whose name is typical of secrets, including options and settings in a text:
+    `--password hunter2`, `Password=hunter2`."""
     for path, value in values:
+        yield from _in_text(path, value)
         if path in (("command",), ("arguments",)):
-            yield from _options(path, value)
             continue
         name = _last_name(path)
         is_secret = _SECRET_NAME.search(name) and not re.search(_SPECIAL_TOKEN, name)
@@ -255,16 +266,31 @@ def _by_name(values: Sequence[tuple[ValuePath, str]]) -> Iterator[SecretValue]:
             yield SecretValue(path, "by its name", _is_random(value), value)
 
 
-def _options(path: ValuePath, command: str) -> Iterator[SecretValue]:
-    """Yield the secrets in the options of a command, which is the value at `path`."""
-    for option in re.finditer(_OPTION, command):
+def _in_text(path: ValuePath, text: str) -> Iterator[SecretValue]:
+    """Yield the secrets in options and settings of a text, which is the value at `path`, and those
+    that only their form shows."""
+    for option in re.finditer(_OPTION, text):
         name = option["name"].lower()
-        value = option["value"]
-        is_random = _is_random(value)
-        if not is_random and name == "key":  # as in `--sort-key column`
-            continue
-        if not re.match(_NO_SECRET, value):
-            yield SecretValue(path, f"the option for a {name}", is_random, value)
+        is_plain = name == "key"  # as in `--sort-key column`
+        yield from _named(path, f"the option for a {name}", option["value"], is_plain=is_plain)
+
+    for setting in re.finditer(_SETTING, text):
+        name = setting["name"].lower()
+        is_plain = name == "key" or setting["sign"] == ":"  # as in `the secret: patience`
+        if not re.search(_SPECIAL_TOKEN, setting["setting"]):
+            yield from _named(path, f"the value of a {name}", setting["value"], is_plain=is_plain)
+
+    for match in re.finditer(_STORAGE_KEY, text):
+        if _is_random(match[0]):
+            yield SecretValue(path, "the form of a storage key", True, match[0])
+
+
+def _named(path: ValuePath, rule: str, value: str, *, is_plain: bool) -> Iterator[SecretValue]:
+    """Yield the value of an option or a setting with the name of a secret. `is_plain`: values that
+    do not look random are none."""
+    is_random = _is_random(value)
+    if (is_random or not is_plain) and not re.match(_NO_SECRET, value):
+        yield SecretValue(path, rule, is_random, value)
 
 
 def _is_random(value: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -398,6 +399,18 @@ def test_places_follow_the_written_file(tmp_path: Path) -> None:
     (tmp_path / "theirs" / "az.yml").write_text(JOB)
     found = ct.adopt(tmp_path / "theirs" / "az.yml", folder=tmp_path / "ours")
     assert found.job.source_dir == "../theirs/src"
+
+
+def test_a_conda_file_is_found_from_the_code(tmp_path: Path) -> None:
+    """It is written beside the job file, and its path starts at the code, which stays elsewhere."""
+    (tmp_path / "theirs" / "src").mkdir(parents=True)
+    (tmp_path / "theirs" / "src" / "train.py").write_text("print(1)\n")
+    conda = "{image: x:1, conda_file: {name: x, dependencies: [python=3.11]}}"
+    (tmp_path / "theirs" / "az.yml").write_text(JOB.replace("azureml:e:1", conda))
+    found = ct.adopt(tmp_path / "theirs" / "az.yml", folder=tmp_path / "ours")
+    assert found.equal
+    written = tmp_path / "ours" / str(found.job.source_dir) / str(found.job.environment.conda_file)
+    assert os.path.normpath(written) == str(tmp_path / "ours" / "conda.yml")
 
 
 PIPELINE = """\

@@ -160,3 +160,55 @@ def test_a_notebook_without_a_job(
     assert "--args" not in str(caught.value.hint)
     for word in words:
         assert word in caught.value.message
+
+
+FIRST = """
+def create(name, **fields):
+    return client._make_api_call("CreateTrainingJob", dict(request, TrainingJobName=name, **fields))
+def describe(name):
+    return client._make_api_call("DescribeTrainingJob", {"TrainingJobName": name})
+create("one", HyperParameters={"a": "1"})
+described = describe("one")
+"""
+READS = {
+    "waits": (
+        "while described['TrainingJobStatus'] not in ('Completed', 'Failed'): pass\n"
+        "if described.get('FailureReason'): raise SystemExit\n"
+        "name, arn = described['TrainingJobName'], described['TrainingJobArn']\n"
+        "same = described['HyperParameters']['a'] + described['ResourceConfig']['InstanceType']\n"
+        "print(described)\n"
+        "model = described['ModelArtifacts']['S3ModelArtifacts']",
+        [],
+    ),
+    "a branch": (
+        "lr = '0.1' if 'FinalMetricDataList' in described else '0.5'",
+        ["one.FinalMetricDataList"],
+    ),
+    "a value": ("t = str(described.get('BillableTimeInSeconds'))", ["one.BillableTimeInSeconds"]),
+    "a metric": (
+        "best = [row for row in described['FinalMetricDataList']]", ["one.FinalMetricDataList"],
+    ),
+    "everything": ("text = str(dict(described))", ["one (all of it)"]),
+    "another's job": ("describe('before')['HyperParameters']", ["before.HyperParameters"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", READS)
+def test_a_job_that_follows_what_another_has_measured(
+    case: str, adopted: Callable[..., ct.Adoption]
+) -> None:
+    """The earlier job has not run, so what the script has read of it is made up. Its state and its own
+    fields are not."""
+    read, lost = READS[case]
+    text = CALL + FIRST + read + '\ncreate("two")\n'
+    assert adopted(text, job="one").equal
+    found = adopted(text, job="two")
+    assert [item.path for item in found.differences] == lost
+
+
+@pytest.mark.parametrize("name", ["bad name!", "-a", "x" * 64])
+def test_a_name_that_the_service_refuses(name: str, tmp_path: Path) -> None:
+    """The service has no such job."""
+    (tmp_path / "request.json").write_text(json.dumps({**REQUEST, "TrainingJobName": name}))
+    found = ct.adopt(tmp_path / "request.json")
+    assert [item.path for item in found.differences] == ["TrainingJobName"]

@@ -13,6 +13,7 @@ from cloudtrain.adoption.proof import write_adoption
 from cloudtrain.targets.adoption import Original
 from cloudtrain.targets.azureml.adopt.code_files import sent_files
 from cloudtrain.targets.azureml.adopt.job_schema import RefusedBySDK, body_by_sdk
+from tests.code.credential_files import WORD, Maker
 from tests.parity.adoption import _AZUREML, AZUREML, FILES, adopted, files_adopted
 
 pytestmark = pytest.mark.parity("azureml")
@@ -226,3 +227,26 @@ def test_a_script_goes_on_after_its_first_job(job: str, lost: int, tmp_path: Pat
     else:
         name = "second" if job == "second" else None
         assert settings == {"compute": "gpu", "experiment": None, "display_name": name}
+
+
+def test_the_secrets_and_the_conda_file_of_a_script(tmp_path: Path) -> None:
+    """A variable that contains a secret is one, an input has a value to fill in, and the conda file is written
+    beside the job file."""
+    (tmp_path / "theirs" / "src").mkdir(parents=True)
+    (tmp_path / "theirs" / "src" / "train.py").write_text("print(1)\n")
+    word = Maker(6).of(WORD, 34)
+    text = f"""
+common["environment"] = Environment(image="x:1", conda_file={{"name": "x", "dependencies": ["python=3.11"]}})
+variables = {{"CONN": "Server=a;Password={word};Uid=b"}}
+inputs = {{"lr": 0.1, "key": "hf_{word}"}}
+common["command"] += " ${{{{inputs.lr}}}} ${{{{inputs.key}}}}"
+client.jobs.create_or_update(command(**common, inputs=inputs, environment_variables=variables))
+"""
+    script = tmp_path / "theirs" / "job.py"
+    script.write_text(_AZUREML + "from azure.ai.ml.entities import Environment\n" + text)
+    found = ct.adopt(script, execute=True, python=sys.executable, folder=tmp_path / "ours")
+    assert word not in found.job_text
+    assert len(found.differences) == 2
+    assert list(found.job.environment.secrets) == ["CONN"]
+    assert found.job.inputs["key"].value == "FILL-IN"
+    assert found.job.environment.conda_file == "../../ours/conda.yml"

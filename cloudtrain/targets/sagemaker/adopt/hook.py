@@ -6,6 +6,8 @@ interpreter runs it.
 """
 
 import io
+import os
+import sys
 
 ACCOUNT = "111122223333"
 ROLE = "EXECUTION-ROLE"
@@ -31,6 +33,57 @@ class Answer(dict):
         return Answer()
 
 
+class Description(Answer):
+    """The description of a job that has not run. What the script's own code reads of it is added to
+    `reads`, except for the job's request, states and names, and the address of its model, which
+    are as after a run. An SDK reads much more while it waits."""
+
+    def __init__(self, fields, name, reads):
+        super().__init__(fields)
+        self.job = name
+        self.reads = reads
+        self.known = {*fields, "ModelArtifacts", "FailureReason"}
+
+    def note(self, field=None):
+        caller = sys._getframe(2).f_code.co_filename
+        is_known = field in self.known or str(field).endswith(("Arn", "Name", "Status"))
+        if caller.startswith(SCRIPTS) and not is_known:
+            part = " (all of it)" if field is None else ".%s" % field
+            self.reads[self.job, part] = True
+
+    def __getitem__(self, field):
+        self.note(field)
+        return super().__getitem__(field)
+
+    def __contains__(self, field):
+        self.note(field)
+        return super().__contains__(field)
+
+    def get(self, field, default=None):
+        self.note(field)
+        return super().get(field, default)
+
+    def __iter__(self):
+        self.note()
+        return super().__iter__()
+
+    def keys(self):
+        self.note()
+        return super().keys()
+
+    def values(self):
+        self.note()
+        return super().values()
+
+    def items(self):
+        self.note()
+        return super().items()
+
+
+SCRIPTS = (os.path.dirname(os.getcwd()) + os.sep, "cell ")
+"""How the names of the script's own files begin, and of the cells of a notebook."""
+
+
 def install(module, emit, keep):
     """Replace `_make_api_call`, the method that sends every request of every AWS client; the new
     one sends nothing.
@@ -41,6 +94,7 @@ def install(module, emit, keep):
     parts = {}
     objects = {}
     created = {}
+    reads = {}
 
     def store(place, content):
         objects[place] = content
@@ -74,8 +128,12 @@ def install(module, emit, keep):
         if operation.startswith(verb):
             request = created.setdefault((kind, name), params)
             if verb == "Create" and kind in TAKEN:
-                emit({"name": name, "request": params, "region": region})
-            return described(kind, name, request)
+                record = {"name": name, "request": params, "region": region}
+                emit(dict(record, reads=list(reads)))
+            description = described(kind, name, request)
+            if kind not in TAKEN:
+                return description
+            return Description(description, name, reads)
         return answer(operation, params, region)
 
     module.BaseClient._make_api_call = call

@@ -448,6 +448,8 @@ def _original(
                 "describe-training-job`"
             )
             raise UsageError(wrong.message, hint=hint, code="CT981")
+        if wrong.path == (NAME,):
+            reasons[NAME] = f"{wrong.message}: {wrong.hint}"
 
     own_settings = dict(settings or {})
     region = _region_of(data.get("TrainingJobArn"))
