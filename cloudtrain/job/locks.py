@@ -166,8 +166,11 @@ class _Reader(NamedTuple):
         command = f"uv lock --script {file}"
         lock = self.read(lock_file)
         if lock is None:
-            if _get(table, "tool", "uv", "sources"):
-                message = f"the block of `{file}` names sources, and has no lock `{lock_file}`"
+            of_uv = _get(table, "tool", "uv")
+            if of_uv.get("sources") or of_uv.get("index"):
+                message = (
+                    f"the block of `{file}` names sources or indexes, and has no lock `{lock_file}`"
+                )
                 raise stale(message, f"run `{command}`")
             packages = []
             for item in wanted:
@@ -284,6 +287,9 @@ class _Reader(NamedTuple):
     def _wanted(self, texts: Iterable[str], sources: Table, file: str) -> list[Requirement]:
         """Return dependencies as a project writes them, without the versions of those that have a
         source of their own, as uv.lock writes them."""
+        if isinstance(texts, str):
+            message = f"the dependencies in `{file}` are a text, not a list"
+            raise unread(message, f"write `[{json.dumps(texts)}]`")
         elsewhere = set()
         for name, source in sources.items():
             for entry in _as_list(source):
@@ -538,6 +544,9 @@ def _as_list(files: object) -> list[Table]:
 def _uv_package(item: Table, hashes: tuple[str, ...], folder: str) -> Package:
     """Return a package of a uv.lock in `folder`. A commit needs no hashes."""
     source = item.get("source", {})
+    if not source.keys() & {"registry", "git", "url", "path"}:
+        message = f"the lock does not say where `{shown(item['name'])}` comes from"
+        raise unread(message, "run `uv lock` again")
     url = _address(source, folder)
     if "git" in source:
         address, _, commit = source["git"].partition("#")

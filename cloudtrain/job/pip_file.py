@@ -39,7 +39,8 @@ _FLAGS = frozenset(("--no-index", "--pre", "--prefer-binary", "--require-hashes"
 """The options that may stand in a line of their own: those with a value, and those without."""
 
 _OPTIONS = (
-    r"(?:[ \t]+(?:--hash[= ][ \t]*(?P<hash>\S+)|(?:--config-settings?|-C|--global-option)[= ]\S+))*"
+    r"(?:[ \t]*(?:--hash[= ][ \t]*(?P<hash>\S+)|(?:--config-settings?|-C|--global-option)[= ]\S+)"
+    r"(?!\S))*"
 )
 """The options of a requirement."""
 

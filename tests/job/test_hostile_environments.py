@@ -71,6 +71,7 @@ CASES: dict[str, Case] = {
     "an option that pip does not have": pip("tqdm\n--evil x\n", "CT056", 2),
     "an item of a YAML list": pip("- tqdm\n", "CT056"),
     "an option behind a package": pip(f"tqdm {EVIL}\n", "CT056"),
+    "options without an end": pip(f"tqdm {'-C=x' * 40} y\n", "CT056"),
     "an option behind a hash": pip(f"tqdm==1 --hash=sha256:{HASH} {EVIL}\n", "CT056"),
     "an abbreviated option": pip("--index https://evil.example\n", "CT056"),
     "an option without its value": pip("tqdm\n-r\n", "CT056", 2),
@@ -133,7 +134,14 @@ CASES: dict[str, Case] = {
     "a version of the format": changed("version = 1\n", "version = 9\n", place="version 9"),
     "deep nesting": changed("version = 1\n", f"version = 1\n{DEEP}", place="`uv.lock`"),
     "a project that is nested": Case("uv.lock", {"uv.lock": LOCK, "pyproject.toml": OWN + DEEP}, "CT056", "`pyproject.toml`"),
+    "a source that nobody knows": uv(place="`tqdm`", source='oci = "https://h/x"'),
     # blocks of scripts
+    "a text of dependencies": Case("train.py", {"train.py": '# /// script\n# dependencies = "tqdm"\n# ///\n'}, "CT056", "`train.py`"),
+    "an index of uv in a block": Case(
+        "train.py",
+        {"train.py": '# /// script\n# dependencies = ["tqdm"]\n# [[tool.uv.index]]\n# url = "https://h/simple"\n# ///\n'},
+        "CT057", "`train.py`",
+    ),
     "a line in a block": block(f'"tqdm @ https://h/x\\n{EVIL}"'),
     "an option in a block": block(f'"tqdm {EVIL}"'),
     "a line in a marker": block(f"\"tqdm; os_name != 'a\\n{EVIL}'\""),

@@ -189,6 +189,8 @@ SCRIPTS: dict[str, tuple[bytes, int | None]] = {
     "form feed": (b"import torch\n\x0c\nname = 1\n", None),
     "form feed before the coding": (b"\x0c# coding: cp1252\nname = '\xe9'\n", None),
     "unknown": (b"# coding: klingon\n", 1),
+    "no coding": (b"# coding: undefined\n", 1),
+    "a coding that fails": (b"# coding: punycode\nx=1-\n", 1),
     "no encoding of text": (b"#!/usr/bin/python\n# coding: rot13\n", 2),
     "none": (b"import torch\n\nname = '\xe9'\n", 3),
     "none, in a comment": (b"import torch\n# \xe9\n", 2),

@@ -59,7 +59,9 @@ def violations(
                 where = shown if path[1:] else "a job"
                 message = f"{where} has no field `{name}` in Azure ML's API"
                 near = did_you_mean(name.replace("_", ""), schema)
-                yield True, Fault(message, near, (*path, name))
+                # the service may read `Limits` as `limits`: another value than was checked
+                is_spelt_otherwise = name.casefold() in map(str.casefold, schema)
+                yield not is_spelt_otherwise, Fault(message, near, (*path, name))
     elif isinstance(schema, list):
         if not isinstance(value, str) or value.casefold() not in map(str.casefold, schema):
             message = f"{shown} cannot be `{value}`"
