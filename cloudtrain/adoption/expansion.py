@@ -267,6 +267,8 @@ class WordReader:
         """Return the value of a parameter, or the values of an array; None if only a running shell
         knows it."""
         length, name, index, symbol, word = match.groups()
+        if word and not symbol:  # another operator, such as `^^`
+            return None
         has_all = "@" in (name, index) or "*" in (name, index)
         values = self._values(name, index or "")
         if symbol and symbol[-1] in "-=+?":

@@ -107,6 +107,7 @@ def words_in_bash(script: str) -> list[str]:
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
 @settings(max_examples=examples(300), deadline=None)
+@example(script="A=1c\nprog ${A^^}")
 @given(script=scripts())
 @example(script='N=2\nA=1\nB=()\nprog a\\\nb "c\\\nd"')
 @example(script='N=2\nA="; $A"\nB=($A:)\nprog ${B[1]}')
