@@ -30,7 +30,7 @@ FILLED = {
     "REGISTRY/REPOSITORY:TAG": "ghcr.io/me/train:1", ":TAG": ":rocm7.0", ":VERSION": ":5", "versions/VERSION": "versions/5",
     "iam::ACCOUNT:": "iam::123456789012:", ":role/NAME": ":role/R", "DIGEST": "0a" * 32, "/PATH": "/x", "=PATH": "=/",
     "s3://BUCKET/KEY": "s3://my-bucket/key", "s3://...": "s3://my-bucket/ckpt",
-    "inputs.NAME}": "inputs.train}", '"NAME"': '"ws"', "datastores/NAME/paths": "datastores/blobs/paths",
+    "inputs.NAME}": "inputs.train}", '"NAME"': '"w-s"', "datastores/NAME/paths": "datastores/blobs/paths",
     "azureml://...": "azureml://datastores/workspaceblobstore/paths/ckpt",
     "AAAA...": "AAAAC3NzaC1lZDI1NTE5AAAAIExampleExampleExample me@host",
     '"..."': '"99999999-2222-3333-4444-555555555555"',

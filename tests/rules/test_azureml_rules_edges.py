@@ -218,7 +218,7 @@ WRONG: dict[str, tuple[str, Case, str]] = {
     "a size for a cluster": ("AZ103", settings(compute=ONE_GPU), f'`instance_type: {{azureml: "{ONE_GPU}"}}`'),
     "this machine for a cluster": ("AZ103", settings(compute="local"), "--target local"),
     "locations of a cluster": ("AZ104", settings(compute="gpu", locations=("westeurope",)), "remove `locations`"),
-    "another case in the overrides": ("AZ111", overrides(Limits={"timeout": "P20D"}), suggested("limits")),
+    "another case in the overrides": ("AZ111", overrides(DisplayName="x"), suggested("displayName")),
     "snake case in the overrides": ("AZ112", overrides(display_name="x"), suggested("displayName")),
     "a dropped field of a distribution": (
         "AZ112", changed({"distribution": TORCH}, distribution={"nodeCount": 2}), suggested("workerCount"),
