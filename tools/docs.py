@@ -1,6 +1,9 @@
-"""Write the generated documents: docs/rules.md and its pages from the rules and errors, docs/cli.md from the command
-line, docs/settings.md from the targets' models, docs/fields.md from their tables of fields, docs/picture.svg from the tutorial, docs/chart.svg from the
-measurements, and the outputs of the commands in README.md and the pages of tools/pages.py.
+"""Write the generated documents below docs/.
+
+reference/rules.md and its pages come from the rules and errors, reference/cli.md from the command line,
+reference/settings.md from the targets' models, reference/fields.md from their tables of fields, assets/picture.svg from
+the tutorial, assets/chart.svg from the measurements, and the outputs of commands in README.md and in the pages of
+tools/generate/pages.py from these commands.
 
 python tools/docs.py            write them
 python tools/docs.py --check    exit code 1 when one is out of date
@@ -15,15 +18,17 @@ from pathlib import Path
 from textwrap import wrap
 from typing import NamedTuple
 
+sys.path.insert(0, str(Path(__file__).parent / "generate"))
+
 from chart import chart
-from gen_cli_docs import document as cli_page
-from gen_fields_docs import document as fields_page
-from gen_settings_docs import document as settings_page
+from cli_docs import document as cli_page
+from fields_docs import document as fields_page
 from pages import PAGES as WITH_OUTPUTS
 from pages import readme, update
 from picture import picture
+from settings_docs import document as settings_page
 
-from cloudtrain.job.codes import error_codes
+from cloudtrain.job.problems import error_codes
 from cloudtrain.rules.engine import Rule, all_rules
 from cloudtrain.system.plugins import PORTABLE
 from cloudtrain.targets.registry import all_targets
@@ -82,9 +87,9 @@ def rules_page() -> str:
     lines = [
         "# Rules and errors",
         "",
-        "`cloudtrain explain CODE` prints one of these. An error stops a submit, a warning does not; `--ignore CODE`",
-        "silences either, except rules about `max_cost`. The errors at the end come before any rule looks, and cannot",
-        "be ignored.",
+        "`cloudtrain explain CODE` prints one of these. An error stops a submit, a warning does not. `--ignore CODE`",
+        "silences either, where it is a judgement. Rules about `max_cost`, and about what a run cannot do without, such as",
+        "a role, credentials or PyTorch, cannot be ignored; nor can the errors at the end, which come before any rule looks.",
     ]
     for family in families():
         lines += ["", f"## {family.title}", "", "| code | level | what is wrong |", "|---|---|---|"]
@@ -110,13 +115,13 @@ def _anchor(heading: str) -> str:
 
 
 PAGES = {
-    "rules.md": rules_page,
-    **{family.page: partial(family_page, family) for family in families()},
-    "cli.md": cli_page,
-    "settings.md": settings_page,
-    "fields.md": fields_page,
-    "picture.svg": picture,
-    "chart.svg": chart,
+    "reference/rules.md": rules_page,
+    **{f"reference/{family.page}": partial(family_page, family) for family in families()},
+    "reference/cli.md": cli_page,
+    "reference/settings.md": settings_page,
+    "reference/fields.md": fields_page,
+    "assets/picture.svg": picture,
+    "assets/chart.svg": chart,
     "../README.md": lambda: readme((DOCS.parent / "README.md").read_text("utf-8")),
 }
 

@@ -1,16 +1,16 @@
 """Make the virtual environments of this checkout: `.venv`, and others for packages that cannot live with it.
 
     python tools/environments.py NAME ...      makes those that are missing or out of date
-    python tools/environments.py --pythons     the names of those for the oldest supported Python, if it is installed
 
 The packages are installed once per machine, in a folder of $XDG_CACHE_HOME/cloudtrain-environments (~/.cache) that is
 named by a hash of what it is made from. A checkout gets a copy whose files are links to those, and the checkout itself
 as an editable package. uv installs, where it can be had; pip does otherwise, and pip always installs PyTorch, because
-its settings may name a folder with a small build.
+its settings may name a folder with a small build. Several of these programs may run at once, in one checkout or in many.
 """
 
 from __future__ import annotations
 
+import argparse
 import fcntl
 import hashlib
 import os
@@ -25,6 +25,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from debian_python import unpack
+
 ROOT = Path(__file__).parent.parent
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cloudtrain-environments"
 KEPT_FOR = 14 * 24 * 3600
@@ -34,6 +36,14 @@ PYTHONS = ("3.11", "3.12", "3.10")
 """Python versions for which all packages have wheels. The first installed one is used."""
 
 PYTORCH = "constraints.txt"
+NEWEST = {
+    "newest": "3.12",
+    "newest-sagemaker-v2": "",
+    "newest-sagemaker-v3": "",
+    "newest-azureml": "",
+    "newest-torch": "",
+}
+"""The environments of the newest packages, and their Python. tools/versions.py asks the registry for what is in them."""
 _TESTS = "tests/training_scripts"
 USERS = "sagemaker,azureml,mpi,sweeps,uv"
 """The extras that a user installs, but for PyTorch."""
@@ -64,7 +74,9 @@ ENVIRONMENTS = {
     "demo": Environment(".venv", PYTORCH, extras="torch"),
     "docs": Environment(".venv", extras="docs"),
     "3.10": Environment(".venv-3.10", extras="test", python="3.10", oldest=USERS),
+    "3.12": Environment(".venv-3.12", extras="test", python="3.12"),
     "3.13": Environment(".venv-3.13", extras="test", python="3.13"),
+    "3.14": Environment(".venv-3.14", extras="test", python="3.14"),
     "sagemaker-v2": Environment(
         ".venv-sagemaker-v2", requirements=("tests/parity/requirements-v2.txt",), extras="test"
     ),
@@ -99,28 +111,58 @@ ENVIRONMENTS = {
             (f"{_TESTS}/requirements-torch.txt",),
             more=("--no-deps", "monai==1.6.1"),
         )
-        for version in ("2.8", "2.11", "2.13")
+        for version in ("2.8", "2.11", "2.13", "2.15")
     },
 }
+
+
+def newest_list(name: str) -> str:
+    """Return the file, relative to the checkout, that lists the packages of an environment of NEWEST."""
+    return f"build/{name}.txt"
+
+
+for _name, _python in NEWEST.items():
+    ENVIRONMENTS[_name] = Environment(
+        f".venv-{_name}",
+        requirements=(newest_list(_name),),
+        extras="" if _name == "newest-torch" else "test",
+        more=("--no-deps", "monai==1.6.1") if _name == "newest-torch" else (),
+        python=_python,
+    )
 
 
 def make_environment(name: str) -> Path:
     """Return the interpreter of an environment of this checkout, after making it if it is missing or out of date."""
     environment = ENVIRONMENTS[name]
     place = ROOT / environment.folder
+    if place.is_symlink():
+        raise SystemExit(
+            f"{place} is a link to {place.readlink()}, whose packages this would change; "
+            f"`rm {place}` removes the link"
+        )
+    with _locked(ROOT / "build" / f"{environment.folder}.lock", str(place)):
+        return _up_to_date(name, environment, place)
+
+
+def _up_to_date(name: str, environment: Environment, place: Path) -> Path:
+    """Do the work of `make_environment`, while no other process works on this environment of this checkout."""
     python, stamp = place / "bin" / "python", place / f".installed-{name}"
     base = _base_of(environment)
     key = _key_of(environment, base)
-    if not stamp.exists() or stamp.read_text() != key:
-        began = time.monotonic()
-        if environment.folder == ".venv" and python.exists():  # it may hold what its user has added
-            _install(python, environment)
-        else:
-            _copy(_kept(name, environment, base, key), place)
-            if environment.extras:
-                _pip(python, "--no-deps", "-e", str(ROOT))
-        stamp.write_text(key)
-        print(f"{environment.folder}: {time.monotonic() - began:.0f} s", flush=True)
+    if stamp.exists() and stamp.read_text() == key:
+        return python
+
+    began = time.monotonic()
+    if environment.folder == ".venv" and python.exists():  # it may hold what its user has added
+        _install(python, environment)
+    else:
+        copy_environment(_kept(name, environment, base, key), place)
+        # pyvenv.cfg, and the scripts that activate it, with this place in the quotes of their shell
+        subprocess.run([base, "-m", "venv", "--without-pip", str(place)], check=True)
+        if environment.extras:
+            _pip(python, "--no-deps", "-e", str(ROOT))
+    stamp.write_text(key)
+    print(f"{environment.folder}: {time.monotonic() - began:.0f} s", flush=True)
     return python
 
 
@@ -146,12 +188,20 @@ def interpreter(version: str) -> str | None:
     return None
 
 
+def debian_python(version: str) -> str | None:
+    """Return an interpreter of that version from Debian's packages, for this machine; None where it cannot be had."""
+    with _locked(CACHE / f"python-{version}.lock", f"Python {version}"):
+        return unpack(version, CACHE / f"python-{version}", find_uv())
+
+
 def _base_of(environment: Environment) -> str:
     """Return the interpreter that the environment is made with."""
     if environment.folder == ".venv":
         return os.path.realpath(sys.executable) if sys.prefix == sys.base_prefix else _base_python()
     versions = (environment.python,) if environment.python else PYTHONS
     found = next((path for version in versions if (path := interpreter(version))), None)
+    if found is None and environment.python:
+        found = debian_python(environment.python)
     if found is None and environment.python:
         raise SystemExit(f"Python {environment.python} is not installed here")
     return found or sys.executable
@@ -175,7 +225,7 @@ def _key_of(environment: Environment, base: str) -> str:
 def _kept(name: str, environment: Environment, base: str, key: str) -> Path:
     """Return the machine's environment with these packages, after making it if there is none."""
     place = CACHE / f"{name}-{key}"
-    with _locked(CACHE / f"{name}.lock"):
+    with _locked(CACHE / f"{name}.lock", name):
         done = place / ".complete"
         if not done.exists():
             _remove_unused(name)
@@ -190,7 +240,9 @@ def _kept(name: str, environment: Environment, base: str, key: str) -> Path:
 
 
 def _remove_unused(name: str) -> None:
-    for place in CACHE.glob(f"{name}-*"):
+    """Remove old environments of this name, and what was not finished: whoever holds the lock of the name makes it
+    anew. The environment `llm-pinned` is not one of `llm`."""
+    for place in CACHE.glob(f"{name}-{'[0-9a-f]' * 16}"):
         used = place / ".complete"
         if not used.exists() or time.time() - used.stat().st_mtime > KEPT_FOR:
             shutil.rmtree(place, ignore_errors=True)
@@ -203,8 +255,8 @@ def _install(python: Path, environment: Environment) -> None:
     project = ["-e", f"{ROOT}[{environment.extras}]"] if environment.extras else []
     pinned = ["-c", str(ROOT / PYTORCH)] if environment.torch == PYTORCH else []
     files = [argument for file in environment.requirements for argument in ("-r", str(ROOT / file))]
-    if environment.oldest and _uv():
-        _pip(python, "--resolution", "lowest-direct", f"{ROOT}[{environment.oldest}]")
+    if environment.oldest and not _install_oldest(python, environment.oldest):
+        print("without uv this environment has the newest packages", file=sys.stderr, flush=True)
     _pip(python, *pinned, *files, *project)
     if environment.more:
         _pip(python, *environment.more)
@@ -223,14 +275,26 @@ def _install(python: Path, environment: Environment) -> None:
         subprocess.run(compile_all, check=False)
 
 
+def _install_oldest(python: Path, extras: str) -> bool:
+    """Install the lowest versions that the project declares; say whether uv, which alone knows how, did it."""
+    return _install_with_uv(python, "--resolution", "lowest-direct", f"{ROOT}[{extras}]")
+
+
+def _install_with_uv(python: Path, *arguments: str) -> bool:
+    program = find_uv()
+    if program is None:
+        return False
+    command = [program, "pip", "install", "-q", "--python", str(python), *arguments]
+    return subprocess.run(command, cwd=ROOT, check=False).returncode == 0
+
+
 def _pip(python: Path, *arguments: str, uv: bool = True) -> None:
-    """Install packages with uv, or with pip where uv is not wanted, cannot be had, or fails."""
-    program = _uv() if uv else None
-    if program is not None:
-        command = [program, "pip", "install", "-q", "--python", str(python), *arguments]
-        if subprocess.run(command, cwd=ROOT, check=False).returncode == 0:
-            return
-        print("uv failed; pip installs instead", file=sys.stderr, flush=True)
+    """Install packages with uv, or with pip where uv is not wanted, cannot be had, or fails. pip's settings may allow
+    no version as new as PyTorch's newest; then uv, which has other ones, is asked in spite of `uv`."""
+    if uv and _install_with_uv(python, *arguments):
+        return
+    if uv:
+        print("uv cannot install them; pip does", file=sys.stderr, flush=True)
     command = [
         str(python),
         "-m",
@@ -241,16 +305,19 @@ def _pip(python: Path, *arguments: str, uv: bool = True) -> None:
         "--no-compile",
         *arguments,
     ]
-    subprocess.run(command, cwd=ROOT, check=True)
+    if subprocess.run(command, cwd=ROOT, check=False).returncode == 0:
+        return
+    if uv or not _install_with_uv(python, *arguments):
+        raise SystemExit(f"cannot be installed: {' '.join(arguments)}")
 
 
 @cache
-def _uv() -> str | None:
+def find_uv() -> str | None:
     """Return the program uv: the machine's, or one that pip installs in the folder of environments; None without it."""
     if found := shutil.which("uv"):
         return found
     place = CACHE / "uv"
-    with _locked(CACHE / "uv.lock"):
+    with _locked(CACHE / "uv.lock", "uv"):
         program = place / "bin" / "uv"
         if not program.exists():
             subprocess.run([sys.executable, "-m", "venv", "--clear", str(place)], check=True)
@@ -267,26 +334,44 @@ def _uv() -> str | None:
         return str(program) if program.exists() else None
 
 
-def _copy(source: Path, place: Path) -> None:
-    """Copy an environment. Files are links to the same content; programs get this place in their first line."""
-    if place.exists():
-        shutil.rmtree(place)
+def copy_environment(source: Path, place: Path) -> None:
+    """Copy an environment. Files are links to the same content; programs get this place in their first line. A copy
+    that was interrupted is not taken for an environment, because it has another name."""
+    unfinished = place.with_name(f"{place.name}-unfinished")
+    for old in (unfinished, place):
+        if old.exists():
+            shutil.rmtree(old)
     shutil.copytree(
         source,
-        place,
+        unfinished,
         symlinks=True,
-        copy_function=_link,
-        ignore=shutil.ignore_patterns(".complete"),
+        copy_function=copy_linked,
+        ignore=shutil.ignore_patterns(".complete", "pyvenv.cfg"),
     )
-    for file in [*(place / "bin").iterdir(), place / "pyvenv.cfg"]:
+    for file in (unfinished / "bin").iterdir():
         if not file.is_symlink() and str(source).encode() in (content := file.read_bytes()):
             mode = file.stat().st_mode
             file.unlink()  # the content belongs to the machine's environment too
-            file.write_bytes(content.replace(str(source).encode(), str(place).encode()))
+            file.write_bytes(_moved(content, str(source), str(place)))
             file.chmod(mode)
+    unfinished.rename(place)
 
 
-def _link(source: str, destination: str) -> None:
+def _moved(program: bytes, source: str, place: str) -> bytes:
+    """Return a program of an environment for another place. The kernel reads an interpreter with a space, or with more
+    than 127 letters, in no first line: there the shell reads it, in what is an empty text for Python."""
+    first, _, rest = program.partition(b"\n")
+    program = program.replace(source.encode(), place.encode())
+    first = first.replace(source.encode(), place.encode())
+    if not first.startswith(b"#!") or (b" " not in first and len(first) <= 127):
+        return program
+    interpreter = first.removeprefix(b"#!").strip()
+    trampoline = b"#!/bin/sh\n'''exec' \"%s\" \"$0\" \"$@\"\n' '''\n" % interpreter
+    return trampoline + rest.replace(source.encode(), place.encode())
+
+
+def copy_linked(source: str, destination: str) -> None:
+    """Copy a file as a link to the same content. Whoever changes it must unlink it first."""
     try:
         os.link(source, destination)
     except OSError:  # on another disk
@@ -294,19 +379,34 @@ def _link(source: str, destination: str) -> None:
 
 
 @contextmanager
-def _locked(file: Path) -> Iterator[None]:
+def _locked(file: Path, what: str) -> Iterator[None]:
+    """Hold an exclusive lock, which ends with this process. Say so when another process holds it."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"another process works on {what}; waiting for it", file=sys.stderr, flush=True)
+            fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
 def main(arguments: Sequence[str]) -> int:
     """Make environments, one after the other."""
-    if arguments == ["--pythons"]:
-        print(*(version for version in ("3.10",) if interpreter(version)))
-        return 0
-    for name in arguments:
+    description = (__doc__ or "").partition("\n\n")
+    parser = argparse.ArgumentParser(
+        description=description[0],
+        epilog=description[2],
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "names",
+        nargs="+",
+        choices=ENVIRONMENTS,
+        metavar="NAME",
+        help=f"one of {', '.join(ENVIRONMENTS)}",
+    )
+    for name in parser.parse_args(arguments).names:
         make_environment(name)
     return 0
 

@@ -77,7 +77,7 @@ PreemptMode=REQUEUE
 KillWait=10
 MinJobAge={min_job_age}
 ReturnToService=2
-SlurmdTimeout=10
+SlurmdTimeout={node_timeout}
 """
 
 _WITH_ACCOUNTING = """\
@@ -128,7 +128,13 @@ class Cluster:
 
     @classmethod
     def start(
-        cls, folder: Path, nodes: int = 2, *, accounting: bool = True, min_job_age: int = 30
+        cls,
+        folder: Path,
+        nodes: int = 2,
+        *,
+        accounting: bool = True,
+        min_job_age: int = 30,
+        node_timeout: int = 10,
     ) -> Cluster:
         """Start every daemon. Return when all nodes are idle."""
         cluster = cls(folder.resolve())
@@ -143,6 +149,7 @@ class Cluster:
             "ctld_port": ctld_port,
             "dbd_port": dbd_port,
             "min_job_age": min_job_age,
+            "node_timeout": node_timeout,
             "nodes": nodes,
         }
         cluster._start_munge()
@@ -343,6 +350,11 @@ def main(arguments: Sequence[str]) -> int:
         help="no accounting, and finished jobs are forgotten soon",
     )
     parser.add_argument(
+        "--patient",
+        action="store_true",
+        help="a node may be silent for a minute, rather than ten seconds, before it is lost",
+    )
+    parser.add_argument(
         "--until", metavar="PID", help="stop and remove it when that process has ended"
     )
     given = parser.parse_args(arguments)
@@ -357,7 +369,11 @@ def main(arguments: Sequence[str]) -> int:
             parser.error(f"not here: {', '.join(missing)}; `install` installs the packages")
         kept = 2 if given.forgetful else 30
         cluster = Cluster.start(
-            given.folder, int(given.what or 2), accounting=not given.forgetful, min_job_age=kept
+            given.folder,
+            int(given.what or 2),
+            accounting=not given.forgetful,
+            min_job_age=kept,
+            node_timeout=60 if given.patient else 10,
         )
         if given.until:
             guard = [sys.executable, __file__, "guard", str(cluster.folder), given.until]

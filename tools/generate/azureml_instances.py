@@ -1,6 +1,6 @@
 """Write the catalogue's table of Azure ML instance types; with --check, say whether it is up to date.
 
-python tools/gen_azureml_instances.py [--check]
+python tools/generate/azureml_instances.py [--check]
 
 Azure publishes its sizes as pages of documentation, so the source is a table made by hand beside this file,
 `azureml_instances.csv`: one size a row, with the pages that say so. `azure-compute-docs:` and `azure-docs:` are the
@@ -115,7 +115,7 @@ def main() -> int:
     if TABLE.is_file() and TABLE.read_text(encoding="utf-8") == text:
         return 0
     print(
-        f"{TABLE.name} is not up to date; run `python tools/gen_azureml_instances.py`",
+        f"{TABLE.name} is not up to date; run `python tools/generate/azureml_instances.py`",
         file=sys.stderr,
     )
     return 1

@@ -1,6 +1,6 @@
 """Run the training scripts that need more than torch, each with an environment of its own, made on the first run.
 
-    python tools/test_scripts.py [deepspeed|tensorflow ...] [pytest argument ...]        all unless given
+    python tools/run/training_scripts.py [deepspeed|tensorflow ...] [pytest argument ...]        all unless given
 
 pytest runs here; the scripts are started with the other environment's interpreter, which a variable names. TensorFlow
 alone is 1.6 GB.
@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from environments import ROOT, make_environment
 
@@ -31,12 +31,13 @@ class Suite(NamedTuple):
 
 
 _LLM = "test_llm_finetune.py test_gpt_transformers.py"
+_COMMANDS = "test_command_runs.py::test_a_command_of"
 
 SUITES = {
-    "deepspeed": Suite("test_cifar_deepspeed.py", "deepspeed"),
-    "tensorflow": Suite("test_mnist_tensorflow.py", "tensorflow"),
+    "deepspeed": Suite(f"test_cifar_deepspeed.py {_COMMANDS}_deepspeed_runs", "deepspeed"),
+    "tensorflow": Suite(f"test_mnist_tensorflow.py {_COMMANDS}_tensorflow_runs", "tensorflow"),
     "integrations": Suite("test_integrations.py test_trainer_examples.py", "lightning"),
-    "llm": Suite(f"{_LLM} test_trainer_examples.py", "trl"),
+    "llm": Suite(f"{_LLM} test_trainer_examples.py {_COMMANDS}_llm_finetune_runs", "trl"),
     "llm-pinned": Suite(f"{_LLM} test_trainer_examples.py", "trl", "llm"),
 }
 

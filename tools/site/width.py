@@ -1,8 +1,8 @@
 """Find lines of code that a page of the site cuts off, or that become unreadable when they wrap.
 
-python tools/width.py               lines over 82 columns in the documents; exit code 1 if there are any
-python tools/width.py build/site    what Chromium cuts off or scrolls sideways in the pages, on a screen and on a phone,
-                                    where wide tables may scroll
+python tools/site/width.py               lines over 82 columns in the documents; exit code 1 if there are any
+python tools/site/width.py build/site    what Chromium cuts off or scrolls sideways in the pages, on a screen and on
+                                         a phone, where wide tables may scroll
 
 A block shows 82 columns. What a program prints may be wider: the site makes its letters smaller, and a phone wraps it.
 """
@@ -20,14 +20,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 COLUMNS = 82
 OUTPUTS = ("text", "json", "console")
 QUOTES = "adding-a-target.md"
 """Shows the files of a package as they are."""
 BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
-MEASURE = (ROOT / "tools" / "width.html").read_text("utf-8")
+MEASURE = Path(__file__).with_name("width.html").read_text("utf-8")
 
 
 class Wide(NamedTuple):
@@ -40,7 +40,7 @@ class Wide(NamedTuple):
 
 def documents() -> list[Path]:
     """Return the pages of the site."""
-    folders = ("*.md", "docs/*.md", "examples/*.md", "training_scripts/*/*.md")
+    folders = ("*.md", "docs/*/*.md", "examples/*.md", "training_scripts/*/*.md")
     files = {page for pattern in folders for page in ROOT.glob(pattern)}
     return sorted(page for page in files if page.name not in ("CHANGELOG.md", QUOTES))
 

@@ -1,6 +1,6 @@
 """Write what commands print into pages, and the table of the README's job.
 
-python tools/pages.py [PAGE ...]      write them; `make docs` does, too
+python tools/generate/pages.py [PAGE ...]      write them; `make docs` does, too
 
 A page of PAGES is a reader's session in a new folder. A block below a line such as
 "`job.yaml`:" is a file of that name. The lines with `$` of a `console` block are commands, and what stands below one is
@@ -22,22 +22,22 @@ from typing import NamedTuple
 
 import cloudtrain as ct
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 PAGES = (
-    "five-minutes.md",
-    "your-script.md",
-    "where-files-go.md",
-    "first-run-on-aws.md",
-    "first-run-on-azure.md",
-    "first-run-on-slurm.md",
-    "spot.md",
-    "troubleshooting.md",
-    "cost.md",
-    "coming-from.md",
-    "hugging-face.md",
-    "lightning.md",
-    "in-a-notebook.md",
+    "start/five-minutes.md",
+    "start/your-script.md",
+    "guides/where-files-go.md",
+    "start/first-run-on-aws.md",
+    "start/first-run-on-azure.md",
+    "start/first-run-on-slurm.md",
+    "guides/spot.md",
+    "guides/troubleshooting.md",
+    "guides/cost.md",
+    "guides/coming-from.md",
+    "guides/hugging-face.md",
+    "guides/lightning.md",
+    "guides/in-a-notebook.md",
 )
 
 HOME = "/home/ada"
@@ -56,7 +56,7 @@ BLOCK = re.compile(
 )
 COMMAND = re.compile(r"^\$ ((?:.*\\\n)*.*)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)
 VARYING = re.compile(
-    r"(?<=-)[0-9a-f]{8}(?=-\d)|\b[0-9a-f]{16}\b|\b[0-9a-f]{40,64}\b|(?<=\()\d+ CPUs?, [^)]*(?=\))"
+    r"(?<=-)[0-9a-f]{8}(?=-\d)|\b[0-9a-f]{12}\b|\b[0-9a-f]{16}\b|\b[0-9a-f]{40,64}\b|(?<=\()\d+ CPUs?, [^)]*(?=\))"
     r"|\d+(\.\d+)? (B|[KM]iB|s)\b"
 )
 """What depends on the user, the machine or the version: hashes, sizes and processors."""
@@ -223,7 +223,7 @@ def update(names: Sequence[str]) -> list[str]:
         made = list(pool.map(page, texts))
     for file, new in zip(files, made, strict=True):
         file.write_text(new, "utf-8")
-    return [file.name for file, text, new in zip(files, texts, made, strict=True) if text != new]
+    return [name for name, text, new in zip(names, texts, made, strict=True) if text != new]
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Write docs/fields.md: what each target does with each field of a job, from the targets' tables of fields."""
+"""Write docs/reference/fields.md: what each target does with each field of a job, from the targets' tables of fields."""
 
 from __future__ import annotations
 

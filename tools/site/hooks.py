@@ -1,6 +1,6 @@
 """Bring the rest of the repository into the documents' site; `mkdocs.yml` names this file.
 
-tools/landing.py makes the first page. READMEs are the pages of their folders, notebooks become pages, and files that a
+tools/site/landing.py makes the first page. READMEs are the pages of their folders, notebooks become pages, and files that a
 page links to are copied. The reference of job files, of Python and of the runtime is made from the code. Links keep
 their targets.
 """
@@ -18,7 +18,7 @@ from typing import Any
 
 from mkdocs.structure.files import File
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 LINK = re.compile(r"(?<=\]\()(?!https?:|mailto:|#)([^)#\s]+)(#[^)\s]*)?(?=\))")
 
@@ -30,7 +30,7 @@ SHIM, OWN_SHIM = "https://unpkg.com/iframe-worker/shim", "assets/iframe-worker.j
 
 def on_files(files: Any, config: Any) -> Any:
     """Add the pages and files that are not in docs/."""
-    sys.path.insert(0, str(ROOT / "tools"))
+    sys.path[:0] = [str(ROOT / "tools" / folder) for folder in ("site", "generate")]
     from landing import landing_page
 
     for page, text in (_made_of_code() | {"index.md": landing_page()}).items():
@@ -42,7 +42,7 @@ def on_files(files: Any, config: Any) -> Any:
     waiting += [
         *ROOT.glob("notebooks/*.ipynb"),
         *ROOT.glob("training_scripts/*/README.md"),
-        *ROOT.glob("docs/*.md"),
+        *ROOT.glob("docs/*/*.md"),
     ]
     seen = set(waiting)
     while waiting:
@@ -285,5 +285,5 @@ def _runtime_reference() -> Iterator[str]:
     """Yield every public name of `cloudtrain.runtime`."""
     from cloudtrain import runtime
 
-    yield "# The script's API\n\n`from cloudtrain import runtime`. [The runtime](../runtime.md) says how it is used.\n"
+    yield "# The script's API\n\n`from cloudtrain import runtime`. [The runtime](../guides/runtime.md) says how it is used.\n"
     yield from (f"::: cloudtrain.runtime.{name}\n" for name in runtime.__all__)

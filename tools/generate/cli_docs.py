@@ -1,6 +1,6 @@
-"""Write docs/cli.md from the help texts; with --check, say whether it is up to date.
+"""Write docs/reference/cli.md from the help texts; with --check, say whether it is up to date.
 
-python tools/gen_cli_docs.py [--check]
+python tools/generate/cli_docs.py [--check]
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any
 import cloudtrain.cli
 from cloudtrain.cli.app import COMMANDS, load_command
 
-TARGET = Path(__file__).parent.parent / "docs" / "cli.md"
+TARGET = Path(__file__).parents[2] / "docs" / "reference" / "cli.md"
 
 WIDTH = 80
 
 INTRODUCTION = """\
 # The command line
 
-<!-- Written by tools/gen_cli_docs.py from the help texts. Change those, then run `make docs`. -->
+<!-- Written by tools/generate/cli_docs.py from the help texts. Change those, then run `make docs`. -->
 
 Data goes to stdout; progress, messages and errors go to stderr. `--json` prints one JSON document (for `logs`, one
 object a line), in which a metric that is NaN or infinite is `null`. Colour appears only on a terminal, and never when
@@ -81,7 +81,7 @@ def main() -> int:
         return 0
     if TARGET.is_file() and TARGET.read_text() == text:
         return 0
-    print("docs/cli.md is not up to date; run `python tools/gen_cli_docs.py`")
+    print("docs/reference/cli.md is not up to date; run `python tools/generate/cli_docs.py`")
     return 1
 
 

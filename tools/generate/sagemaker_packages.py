@@ -1,7 +1,7 @@
 """Write the packages of AWS's PyTorch images into the catalogue, from the locks that the images are built from.
 
-    python tools/gen_sagemaker_packages.py CHECKOUT          writes the table
-    python tools/gen_sagemaker_packages.py CHECKOUT --check  fails if the table differs
+    python tools/generate/sagemaker_packages.py CHECKOUT          writes the table
+    python tools/generate/sagemaker_packages.py CHECKOUT --check  fails if the table differs
 
 CHECKOUT is a clone of https://github.com/aws/deep-learning-containers, bare or not. Images of PyTorch 2.11 and newer
 are built with `uv sync --frozen --extra sagemaker` from docker/pytorch/VERSION/{cpu,cuda}/uv.lock; older images have no
@@ -20,7 +20,7 @@ from cloudtrain.job.locks import read_lock
 from cloudtrain.job.requirements import Platform
 
 TABLE = (
-    Path(__file__).parents[1] / "cloudtrain/targets/sagemaker/catalogue/data/image_packages.json"
+    Path(__file__).parents[2] / "cloudtrain/targets/sagemaker/catalogue/data/image_packages.json"
 )
 
 DEVICES = {"cpu": "cpu", "gpu": "cuda"}

@@ -1,8 +1,8 @@
 """Write what secrets look like, from the rules of gitleaks that the installed maskerlogger carries.
 
-python tools/gen_secret_rules.py            write cloudtrain/code/secret_rules.json
-python tools/gen_secret_rules.py --check    exit code 1 when that file is not what the package says
-python tools/gen_secret_rules.py FILE       write it from a gitleaks.toml, to compare another version of the rules
+python tools/generate/secret_rules.py            write cloudtrain/code/secret_rules.json
+python tools/generate/secret_rules.py --check    exit code 1 when that file is not what the package says
+python tools/generate/secret_rules.py FILE       write it from a gitleaks.toml, to compare another version of the rules
 
 The rules are data, under the MIT licence (LICENSE.gitleaks, beside the file). gitleaks is a Go program and has no
 package for Python; maskerlogger is one that keeps a copy of its rules. Go's regular expressions become Python's.
@@ -17,7 +17,7 @@ from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 
-DATA = Path(__file__).parent.parent / "cloudtrain" / "code"
+DATA = Path(__file__).parents[2] / "cloudtrain" / "code"
 TARGET = DATA / "secret_rules.json"
 
 LEFT_OUT = {
@@ -143,7 +143,8 @@ def main() -> int:
     if TARGET.read_text() == text:
         return 0
     print(
-        f"{TARGET.name} is not up to date; run `python tools/gen_secret_rules.py`", file=sys.stderr
+        f"{TARGET.name} is not up to date; run `python tools/generate/secret_rules.py`",
+        file=sys.stderr,
     )
     return 1
 

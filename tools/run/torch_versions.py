@@ -1,8 +1,9 @@
-"""Run every training script, small, on several versions of PyTorch, and keep docs/torch-versions.md true.
+"""Run every training script, small, on several versions of PyTorch, and keep docs/reference/torch-versions.md true.
 
-    python tools/test_torch.py [VERSION ...]            the versions of the page, unless given; exit code 1 where a cell
-                                                        fails, or says something else than the page
-    python tools/test_torch.py --write [VERSION ...]    write the page
+    python tools/run/torch_versions.py [VERSION ...]            the versions of the page, unless given; exit code 1
+                                                                where a cell fails, or the page says otherwise
+    python tools/run/torch_versions.py --write [VERSION ...]    write the page
+    python tools/run/torch_versions.py newest                   the newest version that the registry offers
 
 Each version but this environment's own has an environment beside `.venv`, `.venv-torch-2.8`. A cell either trains, with
 the gradients that it should have, or the script refuses with one sentence. Any other result is a failure.
@@ -27,17 +28,18 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
+import versions
 from environments import ROOT, make_environment
 
 from cloudtrain.runtime import parse_metrics
 
-PAGE = ROOT / "docs" / "torch-versions.md"
+PAGE = ROOT / "docs" / "reference" / "torch-versions.md"
 SCRIPTS = ROOT / "training_scripts"
-VERSIONS = ("2.8.0", "2.11.0", "2.13.0")
-"""The columns of the page: the versions that job files ask the clouds for, that GPU machines often have, and that this
-project pins."""
+VERSIONS = ("2.8.0", "2.11.0", "2.13.0", "2.15.0")
+"""The columns of the page: the versions that job files ask the clouds for, that GPU machines often have, that this
+project pins, and that was the newest when somebody looked. `newest` is what the registry offers now."""
 
 EQUAL, TRAINS = "equal", "trains"
 LIMIT = 1e-4
@@ -142,6 +144,9 @@ def interpreter_of(version: str) -> Path:
 
     if importlib.metadata.version("torch").partition("+")[0] == version:
         return Path(sys.executable)
+    if version == "newest":
+        versions.write("newest-torch")
+        return make_environment("newest-torch")
     return make_environment(f"torch-{version.removesuffix('.0')}")
 
 
@@ -228,7 +233,7 @@ def page(columns: Mapping[str, Mapping[tuple[str, str], str]]) -> str:
     lines = [
         "# Training scripts and PyTorch versions",
         "",
-        "Written by `python tools/test_torch.py --write`, and checked by `make test-torch`: every script in small, on",
+        "Written by `python tools/run/torch_versions.py --write`, and checked by `make test-torch`: every script in small, on",
         "this machine's CPUs. `equal`: the gradients are those of one process. `trains`: it reports losses and ends",
         "well. A number: it refuses, with the sentence below.",
         "",
@@ -261,7 +266,7 @@ def main() -> int:
         PAGE.write_text(page(columns))
     elif tuple(options.versions) == VERSIONS and PAGE.read_text() != (found := page(columns)):
         print(
-            "docs/torch-versions.md says something else; run `python tools/test_torch.py --write`",
+            "docs/reference/torch-versions.md says something else; run `python tools/run/torch_versions.py --write`",
             file=sys.stderr,
         )
         changed = difflib.unified_diff(

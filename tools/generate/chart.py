@@ -1,6 +1,6 @@
-"""Draw docs/chart.svg: what `make bench` measured, beside the tools that it was measured against.
+"""Draw docs/assets/chart.svg: what `make bench` measured, beside the tools that it was measured against.
 
-The figures, the machine and the date are those of docs/measurements.md, which has the output of `make bench`.
+The figures, the machine and the date are those of docs/development/measurements.md, which has the output of `make bench`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from textwrap import wrap
 from typing import NamedTuple
 from xml.sax.saxutils import escape
 
-PAGE = Path(__file__).parent.parent / "docs" / "measurements.md"
+PAGE = Path(__file__).parents[2] / "docs" / "development" / "measurements.md"
 
 ROWS = {
     ("plan for SageMaker", "SDK v2"): "the request for a SageMaker job",
@@ -50,7 +50,9 @@ def pairs(page: str) -> Iterator[Pair]:
             rf"^{re.escape(name)} +([\d.]+)s +{re.escape(reference)} +([\d.]+)s", page, re.MULTILINE
         )
         if found is None:
-            raise SystemExit(f"docs/measurements.md has no row `{name}` beside `{reference}`")
+            raise SystemExit(
+                f"docs/development/measurements.md has no row `{name}` beside `{reference}`"
+            )
         yield Pair(title, float(found[1]), reference, float(found[2]))
 
 

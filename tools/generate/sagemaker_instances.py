@@ -1,6 +1,6 @@
 """Write the catalogue's table of SageMaker training instance types; with --check, say whether it is up to date.
 
-python tools/gen_sagemaker_instances.py [--check]
+python tools/generate/sagemaker_instances.py [--check]
 
 The names are botocore's enum `TrainingInstanceType`; the facts are moto's copy of EC2's DescribeInstanceTypes, whose
 types are the same machines without the `ml.`; what those two lack stands in `sagemaker_instance_facts.py`.
@@ -190,7 +190,7 @@ def main() -> int:
     if TABLE.is_file() and TABLE.read_text(encoding="utf-8") == text:
         return 0
     print(
-        f"{TABLE.name} is not up to date; run `python tools/gen_sagemaker_instances.py`",
+        f"{TABLE.name} is not up to date; run `python tools/generate/sagemaker_instances.py`",
         file=sys.stderr,
     )
     return 1

@@ -1,4 +1,4 @@
-"""What `gen_sagemaker_instances.py` cannot read from an installed package: each table with its source.
+"""What `sagemaker_instances.py` cannot read from an installed package: each table with its source.
 
 Names are EC2's here; SageMaker's have `ml.` before them.
 """

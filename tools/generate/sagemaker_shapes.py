@@ -1,7 +1,7 @@
 """Write what the SageMaker service accepts, from the service model of the installed botocore.
 
-python tools/gen_sagemaker_shapes.py            write cloudtrain/targets/sagemaker/catalogue/data/shapes.json
-python tools/gen_sagemaker_shapes.py --check    exit code 1 when that file is not what botocore says
+python tools/generate/sagemaker_shapes.py            write cloudtrain/targets/sagemaker/catalogue/data/shapes.json
+python tools/generate/sagemaker_shapes.py --check    exit code 1 when that file is not what botocore says
 
 It contains only the requests that cloudtrain sends, with names, types and limits, without documentation.
 """
@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-DATA = Path(__file__).parent.parent / "cloudtrain" / "targets" / "sagemaker" / "catalogue" / "data"
+DATA = Path(__file__).parents[2] / "cloudtrain" / "targets" / "sagemaker" / "catalogue" / "data"
 TARGET = DATA / "shapes.json"
 
 OPERATIONS = ("CreateTrainingJob", "CreateProcessingJob")

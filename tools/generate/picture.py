@@ -1,6 +1,6 @@
 """Draw the README's picture: the loss of the tutorial's run, above what `rehearse` says of an interruption.
 
-`python tools/docs.py` writes docs/picture.svg from the outputs in docs/tutorial.md, which the tutorial's test compares
+`python tools/docs.py` writes docs/assets/picture.svg from the outputs in docs/start/tutorial.md, which the tutorial's test compares
 with what the commands print. The picture is dark where the reader's browser is, and light where that is. It has at most
 62 columns and 18 lines, so that it can be read on a phone.
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 from textwrap import wrap
 from xml.sax.saxutils import escape
 
-PAGE = Path(__file__).parent.parent / "docs" / "tutorial.md"
+PAGE = Path(__file__).parents[2] / "docs" / "start" / "tutorial.md"
 
 TRAINING = "cloudtrain submit job.yaml --nproc 1"
 REHEARSAL = "cloudtrain rehearse job.yaml --nproc 2 --grace-period 2m"
@@ -77,7 +77,7 @@ def _shown(page: str, command: str) -> str:
     """Return the output of a command, as it stands on the page."""
     found = re.search(rf"^\$ {re.escape(command)}\n(((?!```|\$ ).*\n)*)", page, re.MULTILINE)
     if found is None:
-        raise SystemExit(f"docs/tutorial.md does not run `{command}`")
+        raise SystemExit(f"docs/start/tutorial.md does not run `{command}`")
     return found[1]
 
 

@@ -1,7 +1,7 @@
 """Write the image catalogue of SageMaker from the tables inside its two SDKs, which cannot be installed together.
 
-python tools/gen_sagemaker_images.py --v2 VENV --v3 VENV            write it
-python tools/gen_sagemaker_images.py --v2 VENV --v3 VENV --check    exit code 1 when it is out of date
+python tools/generate/sagemaker_images.py --v2 VENV --v3 VENV            write it
+python tools/generate/sagemaker_images.py --v2 VENV --v3 VENV --check    exit code 1 when it is out of date
 
 It is cloudtrain/targets/sagemaker/catalogue/data/images.json. VENV is a virtual environment with `sagemaker` 2 (which
 brings botocore), and one with `sagemaker-core` 2. Version 2's data is used unchanged; version 3 adds later versions and
@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-DATA = Path(__file__).parent.parent / "cloudtrain" / "targets" / "sagemaker" / "catalogue" / "data"
+DATA = Path(__file__).parents[2] / "cloudtrain" / "targets" / "sagemaker" / "catalogue" / "data"
 TARGET = DATA / "images.json"
 
 LINES = {

@@ -1,4 +1,4 @@
-"""Write docs/settings.md, the reference of `cloudtrain.toml`, from the targets' models and their docstrings."""
+"""Write docs/reference/settings.md, the reference of `cloudtrain.toml`, from the targets' models and their docstrings."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ bucket = "research-training"
 
 The command line wins over a profile, a profile over the project's file, and the project's file over yours. The lower
 `max_cost` of the two files holds. A file counts only if nobody else can have written it ([whose settings
-count](concepts.md#whose-settings-count)). `cloudtrain doctor` lists the files that count, and a plan those that it
+count](../start/concepts.md#whose-settings-count)). `cloudtrain doctor` lists the files that count, and a plan those that it
 used. In Python, each table is a class with the same fields: `ct.SageMaker(region="eu-west-1")`.
 
 A time is written as `90s`, `30m`, `2h` or `1d`, and a size as `64g`.
