@@ -36,3 +36,4 @@ class ContentsReader(Protocol):
 
     def __call__(self, job: TrainingJob, settings: Any, account: Any, /) -> Contents:
         """Return the contents of the machines of the job."""
+        ...

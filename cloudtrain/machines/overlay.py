@@ -32,6 +32,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import date, time
 from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -351,7 +352,7 @@ def _cell_problems(path: tuple[str, str], cells: object) -> Iterator[Problem]:
 
 def _without_date(column: str, value: object) -> object:
     """Return a date of TOML as text, and other values unchanged."""
-    if column in _DATES and hasattr(value, "isoformat"):
+    if column in _DATES and isinstance(value, date | time):
         return value.isoformat()
     return value
 

@@ -18,12 +18,15 @@ class Use(NamedTuple):
         seconds: the longest billed time of one start; None if nothing limits it.
         times: how often they start, such as the number of trials; None if unknown.
         is_pool: whether they only wait for another job, after this one has ended.
+        compute: the compute of the user's account that has its own machines, whatever the request
+            says of them; empty where the request decides, or where the user gave the price.
     """
 
     machines: Machines
     seconds: int | None
     times: int | None = 1
     is_pool: bool = False
+    compute: str = ""
 
     @property
     def cost(self) -> float | None:

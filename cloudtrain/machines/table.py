@@ -229,7 +229,7 @@ def _parse_row(target: str, cells: Mapping[str, str]) -> InstanceType:
 # GPU names in the forms that people and drivers use: `H100`, `a100 40gb`, `A100-40GB`, `NVIDIA
 # A100-SXM4-40GB`.
 
-_NOISE = re.compile(
+_NOISE = (
     r"nvidia|tesla|geforce|amd|instinct|gpu|tensor|core|server|edition|blackwell|sxm\d*|pcie|"
     r"hbm\d*e?"
 )
@@ -239,9 +239,9 @@ _VARIANT = "nvl"
 """A variant of a card: `H100` also means an `H100-NVL-94GB`, but `H100-NVL` means only that
 card."""
 
-_UNIT = re.compile(r"(?<=\d)\s*(?:gi?b?)\b")
-_MEMORY = re.compile(r"(\d+(?:\.\d+)?)g")
-_BARE_MEMORY = re.compile(r"\d{2,3}")
+_UNIT = r"(?<=\d)\s*(?:gi?b?)\b"
+_MEMORY = r"(\d+(?:\.\d+)?)g"
+_BARE_MEMORY = r"\d{2,3}"
 """A last word such as the 40 of `A100-40`. Four digits belong to the model, as in `RTX PRO
 6000`."""
 
@@ -262,17 +262,17 @@ class Gpu(NamedTuple):
 def read_gpu(text: str) -> Gpu:
     """Parse a GPU name: `A100-40GB` gives `Gpu("a100", 40.0)`. Any text gives a result; an unknown
     model matches no instance type."""
-    text = _UNIT.sub("g", text.casefold())
+    text = re.sub(_UNIT, "g", text.casefold())
     parts = re.split(r"[^a-z0-9.]+", text)
-    words = [word for word in parts if word and not _NOISE.fullmatch(word)]
+    words = [word for word in parts if word and not re.fullmatch(_NOISE, word)]
     for number, word in enumerate(words):
-        match = _MEMORY.fullmatch(word)
+        match = re.fullmatch(_MEMORY, word)
         if match:
             del words[number]
             return Gpu("".join(words), float(match[1]))
 
     memory = None
-    if len(words) > 1 and _BARE_MEMORY.fullmatch(words[-1]):
+    if len(words) > 1 and re.fullmatch(_BARE_MEMORY, words[-1]):
         memory = float(words.pop())
     return Gpu("".join(words), memory)
 
@@ -329,6 +329,10 @@ def unknown_gpu(gpu_name: str, types: Iterable[InstanceType]) -> tuple[str, str 
         return f"`{gpu_name}` is not a GPU", hint
 
     message = f"no instance type has the GPU `{gpu_name}`"
+    count = re.match(r"(\d+)\s*(?:[x*:]|$)\s*", gpu_name)
+    if count:
+        name = gpu_name[count.end() :] or "A100-40GB"
+        return message, f"write `gpu: {name}` and `gpus_per_instance: {count[1]}`"
     known = gpu_names(types)
     siblings = [f"`{name}`" for name in known if same_model(gpu_name, name)]
     if siblings:

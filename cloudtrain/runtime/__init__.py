@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from .metrics import format_metrics as format_metrics
     from .metrics import parse_metrics as parse_metrics
     from .metrics import report as report
+    from .notices import alert as alert
     from .observing import StepProfile as StepProfile
     from .observing import diagnostics_dir as diagnostics_dir
     from .process_group import ProcessGroup as ProcessGroup
@@ -56,6 +57,7 @@ _NAMES = {
     "errors": "SetupError",
     "hyperparameters": "arguments",
     "metrics": "check_finite format_metrics parse_metrics report",
+    "notices": "alert",
     "observing": "StepProfile diagnostics_dir",
     "process_group": "ProcessGroup destroy_process_group init_process_group",
     "randomness": "random_states restore_random_states",
@@ -75,6 +77,7 @@ def __getattr__(name: str) -> object:
 
             value = getattr(import_module(f"{__name__}.{module}"), name)
             globals()[name] = value
+            import_module(f"{__name__}.taking_part").take_part()
             return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

@@ -1,27 +1,35 @@
-"""Send the metrics of a trial to the Azure ML workspace, the only place from which a sweep's tuner
+"""Send reported metrics to the Azure ML workspace, which draws them, and from which a sweep's tuner
 reads them.
 
-The service gives every job an MLflow endpoint and a token. Each report is one POST from a separate
-thread, so that training does not wait. A failure is reported once. Scripts need no extra package.
+The service gives every job an MLflow endpoint and a token. A separate thread sends what has been
+reported, at most once a second and at most 1,000 values at once (MLflow's limit), so that training
+neither waits nor fails. Scripts need no extra package.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import time
 
 TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
 if TYPE_CHECKING:
-    from queue import Queue
     from typing import Any
-
-WANTED = "CLOUDTRAIN_SEND_METRICS"
-"""The variable that is `azureml` in the trials of a sweep."""
 
 _PATIENCE = 30.0
 """Seconds for one request, and for the remaining requests when the script ends."""
+
+_PAUSE = 1.0
+"""Seconds from one request to the next."""
+
+_LONGEST_PAUSE = 60.0
+"""Seconds until a request is tried again, at most."""
+
+_BATCH = 1000
+_MOST_WAITING = 100_000
+"""Values that wait for a workspace that does not answer. Later ones are not sent."""
 
 
 def log_batch_address(tracking_uri: str) -> str:
@@ -35,15 +43,19 @@ def log_batch_address(tracking_uri: str) -> str:
 class Sender:
     """Sends metrics in the order in which they were reported."""
 
-    def __init__(self, address: str, run_id: str, token: str) -> None:
-        from queue import Queue
-        from threading import Thread
+    def __init__(self, address: str, run_id: str, token: str, *, pause: float = _PAUSE) -> None:
+        from collections import deque
+        from threading import Event, Thread
 
         self._address = address
         self._run_id = run_id
         self._token = token
-        self._complained = False
-        self._waiting: Queue[list[dict[str, Any]] | None] = Queue()
+        self._pause = pause
+        self._waiting: deque[dict[str, Any]] = deque()
+        self._has_rows = Event()
+        self._is_closing = Event()
+        self._is_told = False
+        self._unsent = 0
         self._thread = Thread(target=self._send_all, name="cloudtrain-metrics", daemon=True)
         self._thread.start()
 
@@ -51,38 +63,92 @@ class Sender:
         """Queue `values` for sending. The value named `step` is the step of all the others."""
         now = int(time.time() * 1000)
         step = int(values.get("step", values.get("epoch", 0)))
-        rows = []
         for name, value in values.items():
-            if name != "step":
-                rows.append({"key": name, "value": value, "timestamp": now, "step": step})
-        if rows:
-            self._waiting.put(rows)
+            if name == "step":
+                continue
+            if len(self._waiting) >= _MOST_WAITING:
+                self._unsent += 1
+                continue
+            row = {"key": name, "value": _number(value), "timestamp": now, "step": step}
+            self._waiting.append(row)
+        self._has_rows.set()
 
     def close(self) -> None:
         """Wait until all queued metrics are sent, but only for a limited time."""
-        self._waiting.put(None)
+        self._is_closing.set()
+        self._has_rows.set()
         self._thread.join(_PATIENCE)
+        self._unsent += len(self._waiting)
+        if self._unsent:
+            _tell(f"{self._unsent} values were not sent to Azure ML")
 
     def _send_all(self) -> None:
+        rows: list[dict[str, Any]] = []
+        pause = self._pause
         while True:
-            rows = self._waiting.get()
-            if rows is None:
+            rows = rows or self._take()
+            if not rows and self._is_closing.is_set():
                 return
-            body = {"run_id": self._run_id, "metrics": rows, "params": [], "tags": []}
+            if not rows:
+                self._has_rows.wait()
+                self._has_rows.clear()
+                continue
             try:
-                self._post(body)
+                self._post(rows)
             except OSError as error:  # URLError and HTTPError are
-                if not self._complained:
-                    self._complained = True
-                    sys.stderr.write(f"cloudtrain: metrics cannot be sent to Azure ML: {error}\n")
+                self._tell_once(error)
+                may_pass = _may_pass(error)
+                if not may_pass or self._is_closing.is_set():
+                    self._unsent += len(rows)
+                    rows = []
+                pause = min(pause * 2, _LONGEST_PAUSE)
+            else:
+                rows = []
+                pause = self._pause
+            self._is_closing.wait(pause)
 
-    def _post(self, body: dict[str, Any]) -> None:
+    def _take(self) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = []
+        while self._waiting and len(rows) < _BATCH:
+            rows.append(self._waiting.popleft())
+        return rows
+
+    def _post(self, rows: list[dict[str, Any]]) -> None:
         from urllib.request import Request, urlopen
 
+        body = {"run_id": self._run_id, "metrics": rows, "params": [], "tags": []}
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
         request = Request(self._address, json.dumps(body).encode(), headers, method="POST")
         with urlopen(request, timeout=_PATIENCE) as answer:
             answer.read()
+
+    def _tell_once(self, error: OSError) -> None:
+        if not self._is_told:
+            self._is_told = True
+            _tell(f"metrics cannot be sent to Azure ML: {error}")
+
+
+def _may_pass(error: Any) -> bool:
+    """Return whether the same request may succeed later: the network fails, or the service is
+    busy."""
+    code = getattr(error, "code", None)
+    if code is None:  # no answer came
+        return True
+    error.close()
+    return bool(code == 429 or code >= 500)
+
+
+def _number(value: float) -> float | str:
+    """Return a number as JSON has it; MLflow takes the others as text."""
+    if math.isfinite(value):
+        return value
+    if math.isnan(value):
+        return "NaN"
+    return "Infinity" if value > 0 else "-Infinity"
+
+
+def _tell(text: str) -> None:
+    sys.stderr.write(f"cloudtrain: {text}\n")
 
 
 _sender: Sender | None = None

@@ -79,7 +79,7 @@ class Checkpoints:
     """
 
     def __init__(self, directory: str | Path | None = None, keep: int | None = None) -> None:
-        self.directory = Path(directory) if directory is not None else checkpoint_dir()
+        self.directory: Path = Path(directory) if directory is not None else checkpoint_dir()
         if keep is None:
             text = os.environ.get("CLOUDTRAIN_CHECKPOINT_KEEP", "3")
             if not text.isdecimal():

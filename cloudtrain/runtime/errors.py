@@ -11,7 +11,8 @@ PEER_LOST = (
     r"ncclRemoteError|"
     r"communicator was aborted|Socket Timeout|recvValue failed|connectFullMesh failed|"
     r"failed to recv|"
-    r"DistNetworkError|DistStoreError|Some NCCL operations have failed or timed out"
+    r"DistNetworkError|DistStoreError|Some NCCL operations have failed or timed out|"
+    r"Timed out waiting \d+ms|collective operation timeout"
 )
 """Parts of error messages that report the loss of another rank. Such errors are consequences of the
 first failure."""

@@ -26,14 +26,17 @@ environment.
 
 from __future__ import annotations
 
+import atexit
 import gc
 import json
 import os
 import signal
 import sys
+import threading
 import types
 import warnings
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 
 from cloudtrain.runtime.atomic import write_file
@@ -105,6 +108,7 @@ class ForkLauncher:
         Return the exit code, 0 or 1."""
         signal.signal(signal.SIGTERM, self._pass_on)
         signal.signal(signal.SIGALRM, lambda *_: self._send(signal.SIGKILL))
+        failed: list[tuple[int, int]] = []
         for attempt in range(self._options.max_restarts + 1):
             failed = list(self._attempt(attempt))
             if not failed or self._is_stopping:
@@ -206,6 +210,7 @@ def _become(
                 os.dup2(os.open(folder / name, flags, 0o600), descriptor)
         if "numpy.random" in sys.modules:
             sys.modules["numpy.random"].seed()
+        import_module("cloudtrain.runtime.taking_part").take_part()
         # it serves until the rank ends
         master_store = hold_master_store() if "torch" in sys.modules else None  # noqa: F841
         exit_code = _run_script(program)
@@ -250,9 +255,6 @@ def _exit_code_of(main: types.ModuleType, path: str) -> int:
 def _finish() -> None:
     """Wait for threads, run exit handlers and flush output, as an interpreter does before it
     exits."""
-    import atexit
-    import threading
-
     with suppress(Exception):
         threading._shutdown()  # type: ignore[attr-defined]  # has no public name
     atexit._run_exitfuncs()
@@ -266,8 +268,6 @@ def _words(rank: int, exit_code: int) -> str:
 
 
 def _preload() -> None:
-    from importlib import import_module
-
     gc.disable()  # a fifth of the time of these imports goes into collections that find nothing
     for name in PRELOADED:
         import_module(name)

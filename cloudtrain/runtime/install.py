@@ -83,10 +83,12 @@ be added."""
 _NOT_PASSED = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX", "__PYVENV_LAUNCHER__")
 """Variables of the shell that would lead an installer to another environment."""
 
-_IN_CONTAINER = dict.fromkeys(
-    ("PIP_NO_INPUT", "PIP_BREAK_SYSTEM_PACKAGES", "UV_BREAK_SYSTEM_PACKAGES"), "1"
-)
-_IN_CONTAINER["PIP_ROOT_USER_ACTION"] = "ignore"
+_IN_CONTAINER = {
+    "PIP_NO_INPUT": "1",
+    "PIP_BREAK_SYSTEM_PACKAGES": "1",
+    "UV_BREAK_SYSTEM_PACKAGES": "1",
+    "PIP_ROOT_USER_ACTION": "ignore",
+}
 """The container is deleted after the job, so the installer may overwrite packages of the operating
 system."""
 
@@ -498,7 +500,7 @@ def _stamp(file: Path, places: Sequence[str]) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Return the exit code."""
     parser = argparse.ArgumentParser(
-        prog="python -m cloudtrain.runtime.install", description=__doc__.splitlines()[0]
+        prog="python -m cloudtrain.runtime.install", description=str(__doc__).splitlines()[0]
     )
     parser.add_argument("file", help="the requirements file, relative to the current folder")
     parser.add_argument("--into", metavar="FOLDER", help="build an environment there instead")

@@ -3,53 +3,48 @@ services and cloudtrain."""
 
 from __future__ import annotations
 
-import contextlib
+import atexit
 import math
 import os
 import re
 import sys
 import time
-from typing import Any, SupportsFloat
+from collections import deque
+from collections.abc import Mapping
+from functools import cache
+from threading import Event, RLock, Thread
+from typing import Any, Literal, SupportsFloat
 
 from .errors import SetupError
+from .metrics_file import RUNTIME, MetricWriter, metrics_folder
+from .pace import OWN, publish
 
 PREFIX = "[metrics]"
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
-_LINE = re.compile(re.escape(PREFIX) + r"((?: [A-Za-z_][A-Za-z0-9_./-]*=[^\s=]+)+)\s*$")
+_VALUES = re.compile(r"(?: [A-Za-z_][A-Za-z0-9_./-]*=[^\s=]+)+\s*")
 
 
-def report(**values: SupportsFloat) -> None:
-    """Print one metric line on rank 0 and flush it. Values may be numbers, tensors with one element
-    or numpy scalars.
+def report(ranks: Literal["main", "every"] = "main", /, **values: SupportsFloat) -> None:
+    """Write the values into the run's metrics, and print them as one line on rank 0.
 
-    Call it on every rank, so that cloudtrain can show which rank of a run on this machine falls
-    behind. If you pass `total`, the number of the last step, the line also has `seconds_left`.
-    `cloudtrain status` shows `total` and `seconds_left` as progress.
+    Call it on every rank, so that cloudtrain can show which rank of a run falls behind. Rank 0
+    writes all values, another rank only its newest step, once a second; `report("every", ...)`
+    writes the values of every rank. If you pass `total`, the number of the last step, the line also
+    has `seconds_left`. `cloudtrain status` shows `total` and `seconds_left` as progress.
+
+    Where the run has a folder, as on this machine, every value is written into its `metrics/`, and
+    at most ten lines a second are printed, the first and the last among them. Elsewhere every line
+    is printed. Values may be numbers, tensors with one element or numpy scalars.
 
     Raises:
-        ValueError: a name has a character that a metric line does not allow, or there are no
-            values.
+        ValueError: a name has a character that a metric line does not allow, there are no values,
+            or `ranks` is neither `main` nor `every`.
     """
-    from .environment import detect_environment
-
-    environment = detect_environment()
-    has_step = "step" in values
-    if has_step and environment.world_size > 1 and "CLOUDTRAIN_RUN_DIR" in os.environ:
-        note_step(environment.rank, float(values["step"]))
-    if not environment.is_main:
-        return
-    if has_step and "total" in values:
-        left = seconds_left(float(values["step"]), float(values["total"]))
-        if left is not None:
-            values[LEFT] = round(left, 1)
-    if not has_step or "CLOUDTRAIN_HOLD_AT_STEP" not in os.environ:
-        _write(values)
-        return
-    from .holding import hold_at
-
-    with hold_at(float(values["step"])):
-        _write(values)
+    if ranks not in ("main", "every"):
+        raise ValueError(f"`{ranks}` is neither `main` nor `every`; values have a name: loss=0.25")
+    reporter = _reporter_of(os.environ.get("RANK"), os.environ.get("CLOUDTRAIN_RUN_DIR"))
+    reporter.report(values, of_every_rank=ranks == "every")
 
 
 def check_finite(step: float, **values: SupportsFloat) -> None:
@@ -69,41 +64,173 @@ def check_finite(step: float, **values: SupportsFloat) -> None:
             raise SetupError(message, hint=hint)
 
 
-def _write(values: dict[str, SupportsFloat]) -> None:
-    # one write, so that lines of other processes stay outside
-    sys.stdout.write(format_metrics(values) + "\n")
-    sys.stdout.flush()
-    if os.environ.get("CLOUDTRAIN_SEND_METRICS") == "azureml":
-        from .azureml_metrics import send
+_LINES = 10
+"""The most lines that are printed in a second."""
 
-        send({name: float(value) for name, value in values.items()})
+_FLUSH_EVERY = 0.5
+_NOTE_EVERY = 1.0
+"""Seconds between two writes into the metrics: of what rank 0 reports, and of other ranks."""
+
+_PATIENCE = 2.0
+"""Seconds for which a process waits at its end for a file that cannot be written."""
 
 
-def format_metrics(values: dict[str, SupportsFloat]) -> str:
-    """Return the metric line for `values`, in their order. Whole numbers are exact; other numbers
-    have 7 digits, like float32.
+class _Reporter:
+    """What `report` keeps of this process from call to call."""
 
-    Raises:
-        ValueError: a name has a character that a metric line does not allow, or `values` is empty.
-    """
+    def __init__(self) -> None:
+        from .environment import detect_environment
+        from .taking_part import take_part
+
+        take_part()
+        environment = detect_environment()
+        self._is_main = environment.is_main
+        # a look at a variable takes a tenth of the time of a call
+        self._sends = "MLFLOW_TRACKING_TOKEN" in os.environ  # as in every job of Azure ML
+        self._holds = "CLOUDTRAIN_HOLD_AT_STEP" in os.environ
+        self._known: set[str] = set()
+        self._newest: tuple[dict[str, float], float] | None = None
+        """What another rank than 0 has reported last, and when."""
+        self._printing = RLock()
+        self._printed: deque[float] = deque([-math.inf] * _LINES, maxlen=_LINES)
+        self._unprinted: dict[str, float] = {}
+        """The newest values, as long as their line is not printed."""
+        self._is_written = False
+        """Whether the values reach the file, so that not every line must be printed."""
+        self._writer: MetricWriter | None = None
+        folder = metrics_folder()
+        if folder is not None:
+            place = f"rank{environment.rank}"
+            if environment.node_count > environment.world_size:  # each is rank 0
+                place = f"instance{environment.node_rank}"
+            self._writer = MetricWriter(folder, RUNTIME, place)
+            self._start()
+
+    def _start(self) -> None:
+        """Write from a thread, so that no step waits for a file."""
+        self._is_written = True
+        end = Event()
+        thread = Thread(target=self._work, args=(end,), name="cloudtrain-metrics", daemon=True)
+        thread.start()
+
+        def finish() -> None:
+            end.set()
+            thread.join(_PATIENCE)
+
+        atexit.register(finish)
+        # a process of multiprocessing calls only its own handlers
+        processes = sys.modules.get("multiprocessing.util")
+        if processes is not None:
+            processes.Finalize(None, finish, exitpriority=0)
+
+    def _work(self, end: Event) -> None:
+        """Write what was reported, until the process ends."""
+        assert self._writer is not None
+        is_over = False
+        while not is_over:
+            is_over = end.wait(_FLUSH_EVERY if self._is_main else _NOTE_EVERY)
+            publish()
+            newest = self._newest
+            if newest is not None:
+                self._newest = None
+                self._writer.add(*newest)
+            try:
+                self._writer.flush()
+                self._is_written = True
+            except OSError:  # such as a full disk: training goes on, and every line is printed
+                self._is_written = False
+            with self._printing:
+                if self._unprinted:
+                    self._print(self._unprinted)
+
+    def report(self, values: Mapping[str, SupportsFloat], *, of_every_rank: bool) -> None:
+        OWN.note(time.time())
+        if not self._is_main and not of_every_rank:
+            if self._writer is not None and "step" in values:
+                self._newest = ({"step": float(values["step"])}, time.time())
+            return
+        if not values or not self._known.issuperset(values):
+            check_names(values)
+            self._known.update(values)
+
+        plain = {name: _plain(value) for name, value in values.items()}
+        if "step" in plain and "total" in plain:
+            left = seconds_left(plain["step"], plain["total"])
+            if left is not None:
+                plain[LEFT] = round(left, 1)
+        if self._writer is not None:
+            self._writer.add(plain, time.time())
+        if not self._is_main:
+            return
+
+        if self._holds and "step" in plain:
+            from .holding import hold_at
+
+            with hold_at(plain["step"]), self._printing:
+                self._print(plain)
+        else:
+            self._show(plain)
+        if self._sends:
+            from .azureml_metrics import send
+
+            send({name: float(value) for name, value in plain.items()})
+
+    def _show(self, values: dict[str, float]) -> None:
+        """Print the line of these values, or keep them if there were many lines lately."""
+        with self._printing:
+            if self._is_written and time.monotonic() - self._printed[0] < 1.0:
+                self._unprinted = values
+            else:
+                self._print(values)
+
+    def _print(self, values: dict[str, float]) -> None:
+        self._unprinted = {}
+        self._printed.append(time.monotonic())
+        # one write, so that lines of other processes stay outside
+        sys.stdout.write(format_metrics(values) + "\n")
+        sys.stdout.flush()
+
+
+@cache
+def _reporter_of(*_variables: str | None) -> _Reporter:
+    """Return the reporter of this process, and another one once its rank has changed."""
+    return _Reporter()
+
+
+# a forked process has neither the thread nor the rank of its parent
+os.register_at_fork(after_in_child=_reporter_of.cache_clear)
+
+
+def check_names(values: Mapping[str, object]) -> None:
+    """Raises ValueError."""
     for name in values:
         if not _NAME.fullmatch(name):
             message = f"`{name}` is not a name for a metric: use letters, digits and `_ . / -`"
             raise ValueError(message)
     if not values:
         raise ValueError("a metric line needs at least one value, for example `report(loss=0.25)`")
+
+
+def format_metrics(values: Mapping[str, SupportsFloat]) -> str:
+    """Return the metric line for `values`, in their order. Whole numbers are exact; other numbers
+    have 7 digits, like float32.
+
+    Raises:
+        ValueError: a name has a character that a metric line does not allow, or `values` is empty.
+    """
+    check_names(values)
     words = [f"{name}={_text(value)}" for name, value in values.items()]
     return " ".join([PREFIX, *words])
 
 
-def parse_metrics(line: str) -> dict[str, float] | None:
+def parse_metrics(line: str, prefix: str = PREFIX) -> dict[str, float] | None:
     """Return the values of a metric line, or None for any other line. A launcher's prefix before
     the metric line is skipped."""
-    match = _LINE.search(line)
-    if match is None:
+    _, _, rest = line.rpartition(prefix)
+    if len(rest) == len(line) or not _VALUES.fullmatch(rest):
         return None
     values: dict[str, float] = {}
-    for pair in match[1].split():
+    for pair in rest.split():
         name, _, text = pair.partition("=")
         try:
             values[name] = float(text)
@@ -113,19 +240,20 @@ def parse_metrics(line: str) -> dict[str, float] | None:
 
 
 def _text(value: SupportsFloat) -> str:
-    plain: Any = value
+    plain = _plain(value)
+    return str(int(plain)) if isinstance(plain, int) else f"{plain:.7g}"
+
+
+def _plain(value: Any) -> float:
+    """Return a whole number as int, any other number as float."""
     item = getattr(value, "item", None)  # tensors and numpy scalars know whether they are whole
     if callable(item):
-        plain = item()
-    return str(int(plain)) if isinstance(plain, int) else f"{float(plain):.7g}"
+        value = item()
+    return value if isinstance(value, int) else float(value)
 
 
 # The progress of a training. `report(step=10, total=460)` estimates the seconds left from the pace
-# of this process. On this machine, it also writes each rank's step into the run's folder.
-
-STEPS = "steps"
-"""The folder, inside a run on this machine, where each rank notes its newest step. Each file is
-named after its rank."""
+# of this process.
 
 LEFT = "seconds_left"
 """The name of the added value."""
@@ -145,17 +273,3 @@ def seconds_left(step: float, total: float) -> float | None:
         return None
     elapsed = now - moment
     return max(0.0, (total - step) * elapsed / (step - first))
-
-
-def note_step(rank: int, step: float) -> None:
-    """Write the rank's current step to a file in the run's folder. Errors, such as a full disk, are
-    ignored so that training continues."""
-    from .directories import run_dir
-
-    folder = run_dir()
-    if folder is None:
-        return
-    with contextlib.suppress(OSError):
-        folder = folder / STEPS
-        folder.mkdir(mode=0o700, exist_ok=True)
-        (folder / str(rank)).write_text(f"{step:.15g}\n")

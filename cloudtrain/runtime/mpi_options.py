@@ -79,6 +79,7 @@ def _options(words: Sequence[str]) -> Iterator[tuple[str, ...]]:
 def _key(option: tuple[str, ...]) -> str | None:
     """Return the option's key, such as `-x A` for `-x A=1`. Of several options with the same key,
     only the last one counts. The key is None if an option counts every time it is given."""
-    if option[0] == "-x" and len(option) > 1:
+    name = option[0]
+    if name == "-x" and len(option) > 1:
         return f"-x {option[1].partition('=')[0]}"
-    return option[0] if option[0] in _ONCE else None
+    return name if name in _ONCE else None

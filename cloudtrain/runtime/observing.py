@@ -94,8 +94,8 @@ class StepProfile:
     """
 
     def __init__(self, text: str = "") -> None:
-        self.first = -1
-        self.last = -1
+        self.first: int = -1
+        self.last: int = -1
         self.is_on = False
         self._profiler: Any = None
         text = text or os.environ.get(PROFILE, "")

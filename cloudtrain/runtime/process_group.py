@@ -18,6 +18,7 @@ from .environment import Environment, detect_environment, notice
 from .errors import SetupError
 from .loopback import hold_master_store
 from .observing import record_flights, watch_memory
+from .taking_part import take_part
 from .uncaught import tell_setup_errors
 
 if TYPE_CHECKING:
@@ -165,6 +166,7 @@ def init_process_group(
     limit = timedelta(seconds=timeout)
     store = _fresh_store(environment, limit, patience)
     meet(store, environment, patience)
+    take_part(timeout)
 
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     device = torch.device("cpu")

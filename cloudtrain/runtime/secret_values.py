@@ -247,6 +247,7 @@ def _get_json(
 
     opener = build_opener() if proxy else build_opener(ProxyHandler({}))
     request = Request(address, headers=headers)
+    problem = ""
     for attempt in range(3):
         try:
             with opener.open(request, timeout=10) as answer:
@@ -255,6 +256,7 @@ def _get_json(
         except HTTPError as error:
             problem = f"{who} answers {error.code} {error.reason}"
             again = error.code == 429 or error.code >= 500
+            error.close()
         except OSError as error:
             problem = f"{who} cannot be reached: {getattr(error, 'reason', error)}"
             again = True

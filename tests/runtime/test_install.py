@@ -100,7 +100,7 @@ def machine(tmp_path: Path, clean_environment: Path) -> Machine:
     return found
 
 
-@pytest.fixture(params=["pip", "uv"])
+@pytest.fixture(params=[pytest.param("pip", marks=pytest.mark.in_ci), "uv"])
 def either(machine: Machine, request: pytest.FixtureRequest, tmp_path: Path) -> Machine:
     """With and without uv on the PATH."""
     own = write_uv(tmp_path / "uv") if request.param == "uv" else {}
@@ -112,7 +112,7 @@ def calls(tmp_path: Path) -> list[list[str]]:
     return [json.loads(line) for line in (tmp_path / "uv" / "log.json").read_text().splitlines()]
 
 
-@pytest.mark.slow_after(1)
+@pytest.mark.in_ci
 def test_a_file_without_pins_keeps_torch(either: Machine, tmp_path: Path) -> None:
     """`timm` takes any torchvision, and the newest pins another torch."""
     code, said = either.install("timm\n")
@@ -121,7 +121,7 @@ def test_a_file_without_pins_keeps_torch(either: Machine, tmp_path: Path) -> Non
     assert ("with uv" in said) is (tmp_path / "uv").exists()
 
 
-@pytest.mark.slow_after(1)
+@pytest.mark.in_ci
 def test_a_complete_list_is_installed_as_it_is(either: Machine) -> None:
     """Without dependencies, which nobody has, with or without hashes; and a changed file is refused."""
     wheel = write_wheel(either.wheels, "ct-greeting", "1.0", needs=["torch>=9", "nothing-such"])
@@ -136,6 +136,7 @@ def test_a_complete_list_is_installed_as_it_is(either: Machine) -> None:
     assert either.versions() == {"torch": "2.8.0", "ct-greeting": "1.0"}
 
 
+@pytest.mark.in_ci
 def test_uv_gets_what_pip_gets(machine: Machine, tmp_path: Path) -> None:
     """Hashes and constraints, in the interpreter of the job."""
     wheel = write_wheel(machine.wheels, "ct-greeting", "1.0")
@@ -172,6 +173,7 @@ def test_uv_does_not_read_the_settings_of_pip(machine: Machine, tmp_path: Path) 
     assert "with uv" in machine._replace(variables=only_in_file).install("ct-greeting>=1\n")[1]
 
 
+@pytest.mark.in_ci
 def test_a_replaced_torch_ends_the_job(machine: Machine, tmp_path: Path) -> None:
     """After seconds, where an installer does not keep to the constraint."""
     variables = write_uv(tmp_path / "uv")
@@ -269,7 +271,7 @@ def build(machine: Machine, folder: Path, text: str, **variables: str) -> tuple[
     )
 
 
-@pytest.mark.slow_after(1)
+@pytest.mark.in_ci
 def test_an_environment_keeps_the_torch_below(either: Machine, tmp_path: Path) -> None:
     """A file without pins gets only what is missing; one that names torch gets its own, and the interpreter below stays
     as it is."""
@@ -424,7 +426,7 @@ def private_index(wheels: Path) -> Iterator[str]:
         server.server_close()
 
 
-@pytest.mark.slow_after(1)
+@pytest.mark.in_ci
 def test_the_password_of_an_index_is_a_secret_of_the_job(either: Machine) -> None:
     """It is looked up before the installation, and in no output, whatever the installer prints."""
     digest = write_wheel(either.wheels, "ct-greeting", "1.0")

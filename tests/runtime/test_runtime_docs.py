@@ -17,7 +17,7 @@ REPOSITORY = Path(__file__).parents[2]
 @pytest.mark.torch
 def test_the_example_of_the_page_runs(tmp_path: Path) -> None:
     """One hundred metric lines, and nothing on stderr."""
-    page = (REPOSITORY / "docs" / "runtime.md").read_text("utf-8")
+    page = (REPOSITORY / "docs" / "guides" / "runtime.md").read_text("utf-8")
     example = re.search(r"```python\n(.*?)```", page, re.DOTALL)
     assert example is not None
     (tmp_path / "example.py").write_text(example[1])

@@ -192,6 +192,7 @@ def test_missing_requirements(host: Host) -> None:
     assert not (host.root / "output/data/seen_0.json").exists()
 
 
+@pytest.mark.in_ci
 def test_requirements_are_installed_for_the_interpreter(host: Host) -> None:
     """pip runs in the code folder, with the Python that runs the script, before the script. Its settings name an index,
     which uv would not know."""

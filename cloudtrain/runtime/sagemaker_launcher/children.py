@@ -54,7 +54,7 @@ class Child:
     ) -> None:
         self.program = program
         self._on_failing = on_failing
-        self.pid = popen.pid
+        self.pid: int = popen.pid
         self.exit_code: int | None = None
         self._popen = popen
         self._group_was_told = False

@@ -31,7 +31,7 @@ class Network:
     else it is `host:port` itself."""
 
     def __init__(self, endpoints: Mapping[str, str] | None = None) -> None:
-        self.is_emulated = endpoints is not None
+        self.is_emulated: bool = endpoints is not None
         """Whether all hosts are this machine, so that nothing needs to listen on the network."""
         self._endpoints = dict(endpoints or {})
 

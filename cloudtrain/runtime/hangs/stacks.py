@@ -1,0 +1,205 @@
+"""What the processes of a run are doing: the stacks of their main threads, and the time that they
+have used a processor. Names and lines only, never values, which may be secrets.
+
+A rank that has registered writes its own stacks when it gets a signal. py-spy reads those of any
+other Python process, and of one that does not answer, where it is installed and allowed to.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from typing import NamedTuple
+
+from cloudtrain.runtime.proc import child_pids, stat_fields, state_of
+from cloudtrain.runtime.ranks import RegisteredRank
+
+TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+
+class Frame(NamedTuple):
+    """A frame of a stack."""
+
+    function: str
+    file: str
+    line: int
+
+
+# Read the two formats.
+
+_THREAD = re.compile(r"(?:Current thread|Thread) 0x([0-9a-f]+)\b.*\(most recent call first\):")
+_FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
+
+
+def main_of_faulthandler(text: str, main_thread: int | None = None) -> list[Frame] | None:
+    """Return the frames of the main thread in the last dump of a file that faulthandler wrote, the
+    innermost first; None without a dump.
+
+    Python lists the newest thread first, so the main thread is the last one, unless its number
+    `main_thread` is known.
+    """
+    threads: list[tuple[int, list[Frame]]] = []
+    for line in text.splitlines():
+        head = _THREAD.match(line)
+        if head is not None:
+            threads.append((int(head[1], 16), []))
+            continue
+        match = _FRAME.match(line)
+        if match is not None and threads:
+            threads[-1][1].append(Frame(match[3], match[1], int(match[2])))
+    for number, frames in reversed(threads):
+        if main_thread in (None, number):
+            return frames
+    return threads[-1][1] if threads else None
+
+
+def main_of_py_spy(text: str) -> list[Frame] | None:
+    """Return the frames of the main thread in the answer of `py-spy dump --json`, the innermost
+    first; None if it is no such answer."""
+    try:
+        threads = json.loads(text)
+        for thread in threads:
+            if thread["thread_name"] in ("MainThread", None):
+                frames = thread["frames"]
+                return [Frame(one["name"], one["filename"], int(one["line"])) for one in frames]
+    except (ValueError, TypeError, KeyError):
+        return None
+    return None
+
+
+# Ask processes.
+
+_ANSWER = 2.0
+"""Seconds that a process has to begin its answer to the signal. It takes 0.1 ms."""
+
+_SETTLED = 0.05
+"""Seconds after which a dump that does not grow is whole."""
+
+_PY_SPY = 10.0
+"""Seconds that py-spy has for all threads of a process. It takes 0.06."""
+
+
+def find_py_spy() -> str | None:
+    """Return the path of py-spy, beside this interpreter or on the PATH."""
+    beside = os.path.join(os.path.dirname(sys.executable), "py-spy")
+    return beside if os.access(beside, os.X_OK) else shutil.which("py-spy")
+
+
+def read_stacks(
+    pids: Mapping[int, int], registered: Iterable[RegisteredRank]
+) -> dict[int, list[Frame] | None]:
+    """Return for each rank the frames of its main thread, the innermost first; None where nothing
+    can be read.
+
+    Args:
+        pids: maps ranks to the ids of their processes on this machine.
+        registered: the ranks that have registered.
+    """
+    asked = []
+    for rank in registered:
+        if pids.get(rank.rank) == rank.pid and rank.can_dump():
+            asked.append(_Asked(rank))
+    deadline = time.monotonic() + _ANSWER
+    stacks: dict[int, list[Frame] | None] = dict.fromkeys(pids)
+    for one in asked:
+        stacks[one.rank] = one.wait(deadline)
+
+    py_spy = find_py_spy()
+    for number, pid in pids.items():
+        if stacks[number] is None and py_spy is not None:
+            stacks[number] = _ask_py_spy(py_spy, pid)
+    return stacks
+
+
+class _Asked:
+    """A rank that has got the signal for its stacks."""
+
+    def __init__(self, rank: RegisteredRank) -> None:
+        assert rank.signal is not None
+        assert rank.stacks is not None
+        self.rank = rank.rank
+        self._path = rank.stacks
+        self._main_thread = rank.main_thread
+        self._start = self._size()
+        with suppress(OSError):  # it has just ended
+            os.kill(rank.pid, rank.signal)
+
+    def wait(self, deadline: float) -> list[Frame] | None:
+        """Return the frames; None if the dump has not begun at the deadline."""
+        size = self._size()
+        while size == self._start:
+            if time.monotonic() > deadline:
+                return None
+            time.sleep(0.005)
+            size = self._size()
+        before = -1
+        while size != before:
+            time.sleep(_SETTLED)
+            before = size
+            size = self._size()
+        try:
+            with open(self._path, "rb") as file:
+                file.seek(self._start)
+                content = file.read()
+        except OSError:
+            return None
+        return main_of_faulthandler(content.decode("utf-8", "replace"), self._main_thread)
+
+    def _size(self) -> int:
+        try:
+            return os.stat(self._path).st_size
+        except OSError:
+            return 0
+
+
+def _ask_py_spy(program: str, pid: int) -> list[Frame] | None:
+    command = [program, "dump", "--json", "--nonblocking", "--pid", str(pid)]
+    try:
+        answer = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=_PY_SPY,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return main_of_py_spy(answer.stdout.decode("utf-8", "replace"))
+
+
+# What a process uses.
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class Usage(NamedTuple):
+    """What Linux shows of a process.
+
+    Attributes:
+        state: the letter of its state, such as `S` for one that sleeps and `T` for one that a
+            signal has stopped; empty for one that has ended.
+        seconds: the seconds of processor time of it and of all that it has started.
+    """
+
+    state: str
+    seconds: float
+
+
+def usage_of(pid: int) -> Usage:
+    """Return what a process uses. The work of data loaders and other helpers counts."""
+    ticks = 0
+    waiting = [pid]
+    while waiting:
+        process = waiting.pop()
+        waiting += child_pids(process) or ()
+        # of the process, and of those children that have ended
+        ticks += sum(map(int, stat_fields(process)[11:15]))
+    return Usage(state_of(stat_fields(pid)), ticks / _TICKS)
