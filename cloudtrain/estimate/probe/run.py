@@ -1,0 +1,274 @@
+"""Runs a script as one rank until its optimizer has stepped often enough, and writes what it saw.
+
+The audit hook keeps a script from sending, starting programs and overwriting files by accident. It
+is no sandbox: a script that wants to can pass it.
+"""
+
+from __future__ import annotations
+
+import bisect
+import json
+import os
+import runpy
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from .gpu import VisibleGpu, stand_in_for
+from .ledger import GRADIENTS, KINDS, OPTIMIZER, PARAMETERS, Ledger
+from .standins import stand_in
+from .tensors import Decisions, Refusal, Tensors, _Guess, attention_flops
+
+_NETWORK = {"socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "socket.sendto"}
+_PROGRAMS = {"subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork", "pty.spawn"}
+_CHANGES = {
+    "os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.link", "os.symlink", "os.truncate",
+    "os.chmod", "os.chown", "shutil.rmtree", "shutil.move",
+}  # fmt: skip
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+
+
+class Blocked(PermissionError):
+    """The script reaches outside: to the network, to other programs, or to files that it does not
+    own."""
+
+
+class Enough(BaseException):
+    """The optimizer has stepped often enough."""
+
+
+def _watch(scratch: str) -> None:
+    """Refuse what reaches outside of the folder `scratch`, except reading."""
+    scratch = os.path.realpath(scratch)
+
+    def is_own(path: object) -> bool:
+        if isinstance(path, int):
+            return True
+        text = os.fsdecode(path) if isinstance(path, str | bytes | os.PathLike) else ""
+        real = os.path.realpath(text)
+        return real.startswith((f"{scratch}/", "/dev/", "/proc/self/")) or real == scratch
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        if event in _NETWORK:
+            raise Blocked("the network is not used while a job is estimated")
+        if event in _PROGRAMS:
+            raise Blocked("no other program is started while a job is estimated")
+        if event in _CHANGES and not is_own(arguments[0]):
+            raise Blocked(f"`{arguments[0]}` is not changed while a job is estimated")
+        if event == "open" and arguments[2] & _WRITES and not is_own(arguments[0]):
+            raise Blocked(f"`{arguments[0]}` is not written while a job is estimated")
+
+    sys.addaudithook(hook)
+
+
+class Modules:
+    """Which module of the model runs. In the backward pass, the one whose forward made the node."""
+
+    def __init__(self) -> None:
+        self.names: dict[int, str] = {}
+        self.samples: list[int] = []
+        self._running: list[str] = []
+        self._starts: list[int] = []
+        self._started: list[str] = []
+        torch.nn.modules.module.register_module_forward_pre_hook(self._enter)
+        torch.nn.modules.module.register_module_forward_hook(self._leave, always_call=True)
+
+    def current(self) -> str:
+        """Return the name of the running module; empty outside of the model."""
+        if torch._C._current_graph_task_id() == -1:
+            return self._running[-1] if self._running else ""
+        node = torch._C._current_autograd_node()
+        if node is None:
+            return ""
+        index = bisect.bisect_right(self._starts, node._sequence_nr()) - 1
+        name = self._started[index] if index >= 0 else ""
+        return f"backward of {name}" if name else "backward"
+
+    def _enter(self, module: Any, arguments: Any) -> None:
+        if not self._running:
+            for name, part in module.named_modules():
+                name = name.removeprefix("module.")
+                self.names[id(part)] = name or type(part).__name__
+            if torch.is_grad_enabled():
+                self.samples.append(_shape_of(arguments))
+        self._running.append(self.names.get(id(module), type(module).__name__))
+        self._mark()
+
+    def _leave(self, _module: object, _arguments: object, _result: object) -> None:
+        if self._running:
+            self._running.pop()
+        self._mark()
+
+    def _mark(self) -> None:
+        number = torch._C._autograd._get_sequence_nr()
+        if self._starts and number < self._starts[-1]:
+            return  # a recomputation in the backward pass
+        self._starts.append(number)
+        self._started.append(self._running[-1] if self._running else "")
+
+
+def _shape_of(arguments: Any) -> Any:
+    """Return the shape of the first tensor, and whether it holds tokens."""
+    for value in arguments:
+        if isinstance(value, torch.Tensor):
+            return [list(value.shape), not value.dtype.is_floating_point]
+    return [[], False]
+
+
+class Probe:
+    """One probed run of a script."""
+
+    def __init__(self, spec: Any) -> None:
+        self.spec = spec
+        self.steps: dict[int, int] = {}
+        self.decisions = Decisions(spec["code"], answer=spec["decide"])
+        _Guess.decisions = self.decisions
+        self.modules = Modules()
+        block = 512 if spec["gpu"] else 1
+        self.ledger = Ledger(block, self._place)
+        local_world = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        self.tensors = Tensors(bool(spec["gpu"]), local_world, self.ledger, self.decisions)
+        self.work: tuple[Any, Any] = ({}, {})
+        register_optimizer_step_pre_hook(self._before_step)
+        register_optimizer_step_post_hook(self._after_step)
+        self._hooked: set[int] = set()
+        self.peaks: list[int] = []
+        self.parameters = [0, 0]
+
+    def run(self) -> dict[str, Any]:
+        """Run the script, and return what was seen."""
+        stand_in(self.tensors, Path(self.spec["mail"]))
+        if self.spec["gpu"]:
+            stand_in_for(VisibleGpu(**self.spec["gpu"]), self.tensors)
+        started = time.perf_counter()
+        refused = None
+        with self.tensors:
+            try:
+                self._run_script()
+            except Enough:
+                pass
+            except SystemExit as stop:
+                if stop.code and not self.steps:
+                    refused = {"message": f"the script exits: {stop.code}", "place": ""}
+            except BaseException as error:  # noqa: BLE001
+                refused = self._refusal(error)
+        if refused is None and not self.steps:
+            message = "no optimizer of torch stepped before the script ended"
+            refused = {"message": message, "place": ""}
+        return self._result(refused) | {"seconds": time.perf_counter() - started}
+
+    def _run_script(self) -> None:
+        spec = self.spec
+        sys.argv = [spec["program"], *spec["arguments"]]
+        if spec["module"]:
+            runpy.run_module(spec["program"], run_name="__main__", alter_sys=True)
+            return
+        sys.path.insert(0, os.path.dirname(os.path.abspath(spec["program"])))
+        runpy.run_path(spec["program"], run_name="__main__")
+
+    def _place(self) -> str:
+        if self.tensors.phase:
+            return "the optimizer's step"
+        return self.modules.current()
+
+    def _before_step(self, optimizer: Any, *_: object) -> None:
+        self.tensors.phase = "optimizer"
+        for parameter in _learned(optimizer):
+            self._classify(parameter, PARAMETERS)
+            if parameter.grad is not None:
+                self._classify(parameter.grad, GRADIENTS)
+            if id(parameter) not in self._hooked:
+                self._hooked.add(id(parameter))
+                if parameter.requires_grad and parameter.is_leaf:
+                    parameter.register_post_accumulate_grad_hook(self._has_gradient)
+
+    def _has_gradient(self, parameter: Any) -> None:
+        if parameter.grad is not None:
+            self._classify(parameter.grad, GRADIENTS)
+
+    def _classify(self, tensor: Any, kind: str) -> None:
+        tensor = getattr(tensor, "_local_tensor", tensor)
+        if self.tensors.is_on_device(tensor):
+            self.ledger.classify(tensor, kind)
+
+    def _after_step(self, optimizer: Any, *_: object) -> None:
+        self.tensors.phase = ""
+        for state in optimizer.state.values():
+            for value in state.values():
+                if isinstance(value, torch.Tensor):
+                    self._classify(value, OPTIMIZER)
+        count = self.steps.get(id(optimizer), 0) + 1
+        self.steps[id(optimizer)] = count
+        tensors = self.tensors
+        self.work = (dict(tensors.operations), dict(tensors.exchanges))
+        self.batches = self.modules.samples[:]
+        if count >= self.spec["steps"]:
+            raise Enough
+        if len(self.steps) == 1 or count > 1:
+            tensors.restart()
+            self.modules.samples.clear()
+
+    def _refusal(self, error: BaseException) -> dict[str, str]:
+        """Return why the script cannot be followed, and its line."""
+        message = str(error).strip().splitlines()
+        text = message[0] if message else ""
+        if not isinstance(error, Refusal | Blocked):
+            text = f"{type(error).__name__}: {text}"
+        place = ""
+        for frame in traceback.extract_tb(error.__traceback__):
+            if frame.filename.startswith(self.spec["code"]):
+                name = os.path.relpath(frame.filename, self.spec["code"])
+                place = f"{name}:{frame.lineno}"
+        if os.environ.get("CLOUDTRAIN_DEBUG"):
+            traceback.print_exception(error)
+        return {"message": text[:300], "place": place}
+
+    def _result(self, refused: dict[str, str] | None) -> dict[str, Any]:
+        operations, exchanges = self.work
+        ledger = self.ledger
+        return {
+            "refused": refused,
+            "peak": ledger.peak,
+            "kinds": {kind: ledger.at_peak[kind] for kind in KINDS},
+            "place": ledger.place,
+            "steps": max(self.steps.values(), default=0),
+            "batches": getattr(self, "batches", []),
+            "operations": [
+                [str(item.func), str(item.dtype).removeprefix("torch."), *item[2:], count]
+                for item, count in operations.items()
+            ],
+            "exchanges": [[*item, count] for item, count in exchanges.items()],
+            "decisions": list(self.decisions.places),
+        }
+
+
+def _learned(optimizer: Any) -> list[Any]:
+    """Return the parameters of an optimizer."""
+    parameters = []
+    for group in optimizer.param_groups:
+        parameters += group["params"]
+    return parameters
+
+
+def main() -> NoReturn:
+    """Run the script that the file in the arguments describes, and write the result beside it."""
+    with open(sys.argv[1], encoding="utf-8") as file:
+        spec = json.load(file)
+    sys.dont_write_bytecode = True
+    flops = torch.utils.flop_counter.register_flop_formula
+    flops(torch.ops.aten._scaled_dot_product_flash_attention_for_cpu)(attention_flops)
+    probe = Probe(spec)
+    _watch(spec["scratch"])
+    result = probe.run()
+    with open(spec["result"], "w", encoding="utf-8") as file:
+        json.dump(result, file)
+    sys.stdout.flush()
+    os._exit(1 if result["refused"] else 0)
