@@ -1,0 +1,276 @@
+"""The addresses of the page, and what each answers."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from cloudtrain.errors import CloudtrainError, RunNotFound, UsageError
+from cloudtrain.lifecycle.runs.compare import compare
+from cloudtrain.lifecycle.runs.find import run as find_run
+from cloudtrain.lifecycle.runs.overview import queue
+from cloudtrain.lifecycle.runs.run import Run
+from cloudtrain.page import details
+from cloudtrain.page.actions import ACTIONS, Body
+from cloudtrain.page.feed import Feed
+from cloudtrain.page.forms import Packed, json_text, pack, saved_page
+from cloudtrain.page.listing import cost_sums, listing
+
+_STATIC = Path(__file__).parent / "static"
+
+_LARGEST_WINDOW = 2000
+"""Lines of output in one answer."""
+
+_OPEN_LOGS = 4
+"""Logs that are kept between two looks. One of a million lines takes 40 MB at most."""
+
+_MOST_COMPARED = 50
+"""Runs in one comparison."""
+
+_LARGEST_BODY = 100_000
+"""Bytes of a request."""
+
+_STATUS = ((RunNotFound, 404), (UsageError, 400), (CloudtrainError, 502))
+"""The status of the answer to an error."""
+
+_JSON = "application/json"
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+def make_app() -> Starlette:
+    """Return the application, without its guard."""
+    feed = Feed()
+    open_log = lru_cache(maxsize=_OPEN_LOGS)(details.OpenLog)
+
+    @asynccontextmanager
+    async def life(_: Starlette) -> AsyncIterator[None]:
+        yield
+        feed.close()
+
+    async def events(_: Request) -> Response:
+        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+        return StreamingResponse(feed.events(), media_type="text/event-stream", headers=headers)
+
+    def shown(request: Request) -> Any:
+        run = _run(request)
+        return details.details(run, feed.status(run))
+
+    def window(request: Request) -> Any:
+        log = open_log(_run(request).name, _number(request, "rank"))
+        count = max(0, min(_number(request, "count") or 0, _LARGEST_WINDOW))
+        return log.window(_number(request, "first") or 0, count)
+
+    def find(request: Request) -> Any:
+        log = open_log(_run(request).name, _number(request, "rank"))
+        first = max(0, _number(request, "first") or 0)
+        return log.find(request.query_params.get("text"), first)
+
+    def act(request: Request, body: Body) -> Any:
+        run = _run(request)
+        answer = ACTIONS[request.path_params["action"]](run, body)
+        feed.ask_again(run.name)
+        return answer
+
+    routes = [
+        Route("/", _index),
+        Route("/api/events", events),
+        Route("/api/runs", _json(_runs)),
+        Route("/api/live", _json(lambda _: feed.live())),
+        Route("/api/queue", _json(_queue)),
+        Route("/api/costs", _json(_costs)),
+        Route("/api/difference", _json(_difference)),
+        Route("/api/compared", _json(lambda request: details.compared(_runs_of(request)))),
+        Route("/api/saved", _saved),
+        Route("/api/runs/{name}", _json(shown)),
+        Route("/api/runs/{name}/sent", _json(lambda request: details.sent(_run(request)))),
+        Route("/api/runs/{name}/code", _json(lambda request: details.code(_run(request)))),
+        Route("/api/runs/{name}/code/{path:path}", _json(_code_file)),
+        Route("/api/runs/{name}/curves", _json(_curves)),
+        Route("/api/runs/{name}/stacks", _json(lambda request: details.stacks(_run(request)))),
+        Route("/api/runs/{name}/machines/curves", _json(_machines)),
+        Route("/api/runs/{name}/saved", _saved),
+        Route("/api/runs/{name}/log", _json(window)),
+        Route("/api/runs/{name}/find", _json(find)),
+        Route("/api/runs/{name}/files", _json(lambda request: details.files(_run(request)))),
+        Route("/api/runs/{name}/file/{path:path}", _file),
+        Route("/api/runs/{name}/{action}", _change(act), methods=["POST"]),
+        Mount("/static", StaticFiles(directory=_STATIC)),
+    ]
+    return Starlette(routes=routes, lifespan=life)
+
+
+async def _index(_: Request) -> Response:
+    return FileResponse(_STATIC / "index.html", headers={"cache-control": "no-cache"})
+
+
+def _json(answer: Callable[[Request], Any]) -> Endpoint:
+    """Return an endpoint that sends what `answer` returns, unless the browser has it already.
+    `answer` runs in a thread."""
+
+    def packed(request: Request) -> Packed:
+        return pack(answer(request))
+
+    async def endpoint(request: Request) -> Response:
+        try:
+            data, tag = await run_in_threadpool(packed, request)
+        except CloudtrainError as error:
+            return _error(error)
+        headers = {"etag": tag, "cache-control": "no-cache"}
+        if request.headers.get("if-none-match") == tag:
+            return Response(status_code=304, headers=headers)
+        headers["content-encoding"] = "gzip"
+        return Response(data, media_type=_JSON, headers=headers)
+
+    return endpoint
+
+
+def _change(act: Callable[[Request, Body], Any]) -> Endpoint:
+    """Return an endpoint that does something to a run. The guard has seen that the request comes
+    from the page."""
+
+    async def endpoint(request: Request) -> Response:
+        if request.path_params["action"] not in ACTIONS:
+            return _said({"error": {"message": "there is no such action"}}, 404)
+        content = await request.body()
+        try:
+            body = json.loads(content or b"{}") if len(content) <= _LARGEST_BODY else None
+            json.dumps(body, ensure_ascii=False).encode()  # half a character is no text
+        except ValueError:
+            body = None
+        if not isinstance(body, dict):
+            return _said({"error": {"message": "the body is no JSON object"}}, 400)
+        try:
+            return _said(await run_in_threadpool(act, request, body))
+        except CloudtrainError as error:
+            return _error(error)
+
+    return endpoint
+
+
+def _error(error: CloudtrainError) -> Response:
+    """Return an error as the command line says it."""
+    status = next(number for kind, number in _STATUS if isinstance(error, kind))
+    said = {"message": error.message, "hint": error.hint, "code": error.code}
+    return _said({"error": said}, status)
+
+
+def _said(answer: Any, status: int = 200) -> Response:
+    return Response(json_text(answer), status, media_type=_JSON)
+
+
+def _run(request: Request) -> Run:
+    return _named(request.path_params["name"])
+
+
+def _named(name: str) -> Run:
+    """Return the run of the store that an address names in full."""
+    is_reference = "://" in name  # with which any run of an account can be looked at
+    run = None if is_reference else find_run(name)
+    if run is None or run.name != name:
+        raise RunNotFound(f"there is no run `{name}`", hint="`cloudtrain ps` lists the runs")
+    return run
+
+
+def _runs_of(request: Request) -> list[Run]:
+    """Return the runs that a query names."""
+    names = request.query_params.getlist("run")[:_MOST_COMPARED]
+    return list(map(_named, names))
+
+
+def _number(request: Request, name: str) -> int | None:
+    """Return a whole number of the query; None if it is not given."""
+    text = request.query_params.get(name)
+    if text is None:
+        return None
+    if re.fullmatch("-?[0-9]{1,15}", text) is None:
+        raise UsageError(
+            f"`{name}={text}` is not a whole number", hint=f"`{name}=10`", code="CT909"
+        )
+    return int(text)
+
+
+def _runs(request: Request) -> Any:
+    return listing(_number(request, "since"), _number(request, "newest"))
+
+
+def _queue(_: Request) -> Any:
+    runs = queue()
+    return [{**run._asdict(), "name": run.ref.name, "ref": str(run.ref)} for run in runs]
+
+
+def _costs(request: Request) -> Any:
+    groups = cost_sums(request.query_params.get("by", "job"))
+    return [{**group._asdict(), "total": group.total} for group in groups]
+
+
+def _difference(request: Request) -> Any:
+    query = request.query_params
+    before = _named(query.get("before", ""))
+    return details.difference(before, _named(query.get("after", "")))
+
+
+def _curves(request: Request) -> Any:
+    query = request.query_params
+    try:
+        start = float(query.get("start", "-inf"))
+        end = float(query.get("end", "inf"))
+    except ValueError:
+        raise UsageError(
+            "`start` and `end` are steps", hint="`start=0&end=100`", code="CT909"
+        ) from None
+    if math.isnan(start) or math.isnan(end):
+        raise UsageError("`start` and `end` are steps", hint="`start=0&end=100`", code="CT909")
+    return details.curves(_run(request).metrics(), query.getlist("name"), start, end)
+
+
+def _machines(request: Request) -> Any:
+    return details.curves(_run(request).machines(), ())
+
+
+def _code_file(request: Request) -> Any:
+    return details.code_file(_run(request), request.path_params["path"])
+
+
+async def _file(request: Request) -> Response:
+    """Send a file of a run as a download. It is never shown as a page."""
+    try:
+        run = await run_in_threadpool(_run, request)
+    except CloudtrainError as error:
+        return _error(error)
+    shown = request.path_params["path"]
+    path = await run_in_threadpool(details.file_of, run, shown)
+    if path is None:
+        return _error(RunNotFound(f"`{run.name}` has no file `{shown}`", hint="reload the page"))
+    return FileResponse(path, media_type="application/octet-stream", filename=path.name)
+
+
+async def _saved(request: Request) -> Response:
+    """Send a run or a comparison as one HTML file, which loads nothing."""
+
+    def page() -> tuple[str, str]:
+        if "name" in request.path_params:
+            run = _run(request)
+            return run.name, saved_page(run.name, run)
+        runs = _runs_of(request)
+        return f"{len(runs)}-runs", saved_page(f"{len(runs)} runs", compare(runs))
+
+    try:
+        name, text = await run_in_threadpool(page)
+    except CloudtrainError as error:
+        return _error(error)
+    headers = {"content-disposition": f'attachment; filename="{name}.html"'}
+    return Response(text, media_type="text/html", headers=headers)
