@@ -27,8 +27,10 @@ from cloudtrain.job.data import Checkpoint
 from cloudtrain.lifecycle.runs.run import Run
 from cloudtrain.lifecycle.submission.submit import make_repetition, submit
 from cloudtrain.plans.plan import Plan, Upload, map_texts
-from cloudtrain.plans.states import REHEARSAL, Metrics, RunRef, RunState
+from cloudtrain.plans.states import REHEARSAL, RunRef, RunState
 from cloudtrain.runtime.holding import VARIABLE as HOLD_AT_STEP
+from cloudtrain.runtime.metrics_file import FOLDER
+from cloudtrain.signals.rows import SOURCES, NewRows
 from cloudtrain.system.plugins import DEFAULT_TARGET
 from cloudtrain.targets.common.launch import local_outputs
 from cloudtrain.targets.common.specification import LaunchSpecification
@@ -468,7 +470,7 @@ def run_whole(
     update: JsonObject = {"name": rehearsal_name(job.name), "outputs": outputs}
     if job.checkpoint is not None:
         fields = job.checkpoint.model_dump(exclude_unset=True)
-        update["checkpoint"] = Checkpoint(**(fields | here))
+        update["checkpoint"] = Checkpoint.model_validate(fields | here)
     run = submit(job.model_copy(update=update))
     on_stage("whole", run, None)
     _wait_or_stop(run, run.wait)
@@ -654,14 +656,19 @@ def _choose_step(whole: Run, steps: Sequence[int], min_step: int | None) -> int:
     return next(step for step in steps if step >= min_step)
 
 
+_LOOK_EVERY = 0.05
+"""Seconds between two looks for the step."""
+
+
 def _stop_at(run: Run, step: int) -> float:
     """Send SIGTERM when `step` is reported. Return the seconds from the signal to the end of the
     run."""
-    metrics = Metrics()
-    for line in run.logs(follow=True):
-        values = metrics.of(line)
-        if values and values.get("step", -1) >= step:
+    assert run.directory is not None
+    rows = NewRows(str(run.directory / FOLDER), SOURCES)
+    while not run.state.is_final:
+        if any(values.get("step", -1) >= step for _, values in rows.read()):
             break
+        time.sleep(_LOOK_EVERY)
     start = time.monotonic()
     run.stop()
     run.wait()

@@ -29,14 +29,17 @@ from cloudtrain.lifecycle.detached.driven import (
     sleep_until_woken,
     woken_by,
 )
+from cloudtrain.lifecycle.runs.metrics import files_of
 from cloudtrain.lifecycle.store.schema import open_store
 from cloudtrain.lifecycle.store.store import Store
 from cloudtrain.lifecycle.submission.once import Watch, find_service, send_once
 from cloudtrain.lifecycle.submission.submit import make_trial
 from cloudtrain.lifecycle.sweeps.service import Specification, SweepService, trial_key
 from cloudtrain.lifecycle.sweeps.study import Journal, StopReason, propose, reason_to_stop, told
-from cloudtrain.plans.states import LogLine, Metrics, RunRef, RunState, RunStatus, Trial, best_of
-from cloudtrain.system.patterns import MetricPatterns
+from cloudtrain.plans.progress import RunStatus, Trial, best_of
+from cloudtrain.plans.states import RunRef, RunState
+from cloudtrain.signals.lines import RECOGNISED
+from cloudtrain.signals.rows import MetricRows
 from cloudtrain.system.processes import ProcessLock
 from cloudtrain.targets.settings import load_settings
 
@@ -124,12 +127,6 @@ class Driver:
         self._journal = Journal(folder.path)
         self._reports: dict[int, tuple[float, ...]] = {}
         self._objective = self._sweep.objective
-        self._patterns: MetricPatterns | None = None
-        if self._objective is not None:
-            metric = self._objective.metric
-            pattern = self._sweep.job.metrics.get(metric)
-            if pattern is not None:
-                self._patterns = MetricPatterns({metric: pattern})
         self._reported = set[str]()
         self._last_message = ""
         self._to_stop: dict[int, StopReason] = {}
@@ -346,17 +343,15 @@ class Driver:
         if self._objective is None:
             return ()
         metric = self._objective.metric
-        lines = map(self._find_values, self._service.logs(ref))
-        reports = Metrics().every(lines)
-        self._reported = set().union(*reports)
-        return tuple(values[metric] for values in reports if metric in values)
-
-    def _find_values(self, line: LogLine) -> LogLine:
-        """Return the log line with the values that the job's `metrics` patterns find in its text.
-        Many targets do not search log lines for metrics."""
-        if self._patterns is None or line.values is not None or line.is_metrics:
-            return line
-        return replace(line, values=self._patterns.read(line.text))
+        job = self._sweep.job
+        patterns = job.metrics if job.metrics or job.has_no_metrics else None
+        files = files_of(self._service, ref, self._state_dir, patterns, needed=metric)
+        rows = MetricRows(files)
+        self._reported = set(rows.names)
+        column = rows.columns(metric).get(metric)
+        if column is None:
+            column = MetricRows(files, sources=(RECOGNISED,)).columns(metric).get(metric)
+        return () if column is None else tuple(column.value)
 
     def _outcome(self, trial: Trial, status: RunStatus, reports: tuple[float, ...]) -> JsonObject:
         """Return the journal's fields for a trial that has ended. If the run succeeded, but its

@@ -28,13 +28,15 @@ from cloudtrain.lifecycle.detached.driven import (
     Step,
     detach,
     sleep_until_woken,
+    watch_interval,
     woken_by,
 )
 from cloudtrain.lifecycle.detached.waiting import ChainService, Order
 from cloudtrain.lifecycle.store.schema import open_store
 from cloudtrain.lifecycle.submission.once import Watch, recover, send_once
 from cloudtrain.lifecycle.submission.submit import make_delayed
-from cloudtrain.plans.states import RunState, RunStatus
+from cloudtrain.plans.progress import RunStatus
+from cloudtrain.plans.states import RunState
 from cloudtrain.system.files import remove_folder
 from cloudtrain.system.processes import ProcessLock
 from cloudtrain.targets.registry import service_of
@@ -46,15 +48,6 @@ the one before."""
 
 class _Ended(Exception):
     """Ends the run before it is sent. Its arguments are the state and the reason to record."""
-
-
-def watch_interval() -> float:
-    """Return the seconds between the first and the second check of the awaited runs. The
-    environment variable `CLOUDTRAIN_WATCH_INTERVAL` sets the value; default: 30."""
-    try:
-        return max(0.01, float(os.environ.get("CLOUDTRAIN_WATCH_INTERVAL", "")))
-    except ValueError:
-        return 30.0
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -91,7 +84,7 @@ class Watcher:
     """Waits for the runs in one order, and then sends the order's request."""
 
     def __init__(self, folder: DrivenFolder, moment: Step) -> None:
-        self.order = Order.read(folder)
+        self.order: Order = Order.read(folder)
         self._folder = folder
         self._moment = moment
         self._state_dir = folder.path.parents[1]

@@ -19,7 +19,8 @@ from typing import Any, ClassVar, NamedTuple
 
 from cloudtrain.errors import NameTaken, TargetError, UsageError
 from cloudtrain.plans.plan import Plan
-from cloudtrain.plans.states import ListedRun, RunRef, RunState
+from cloudtrain.plans.progress import ListedRun
+from cloudtrain.plans.states import RunRef, RunState
 from cloudtrain.system.files import KEPT
 from cloudtrain.system.private import (
     make_private_folder,
@@ -27,8 +28,15 @@ from cloudtrain.system.private import (
     open_private,
     write_once,
 )
-from cloudtrain.system.processes import Owner, ProcessLock, is_held, last_line, start_detached
+from cloudtrain.system.processes import (
+    Owner,
+    ProcessLock,
+    is_held,
+    start_detached,
+)
+from cloudtrain.targets.common.services import did_not_start
 from cloudtrain.targets.contract import BundleWriter, Service
+from cloudtrain.targets.registry import ServiceContext
 
 # The folder of a run that a detached process drives: `sweeps/NAME` or `chains/NAME` in the state
 # folder.
@@ -68,15 +76,15 @@ class DrivenFolder:
 
     def __init__(self, state_dir: Path, kind: str, name: str) -> None:
         self.name = name
-        self.path = state_dir / f"{kind}s" / name
-        self.specification = self.path / f"{kind}.json"
-        self.archive = self.path / "code.tar.gz"
-        self.lock = self.path / "driver.lock"
-        self.turn = self.path / "continue.lock"
-        self.log = self.path / "driver.log"
-        self.status = self.path / "status.json"
-        self.stop = self.path / "stop"
-        self.sending = self.path / "sending"
+        self.path: Path = state_dir / f"{kind}s" / name
+        self.specification: Path = self.path / f"{kind}.json"
+        self.archive: Path = self.path / "code.tar.gz"
+        self.lock: Path = self.path / "driver.lock"
+        self.turn: Path = self.path / "continue.lock"
+        self.log: Path = self.path / "driver.log"
+        self.status: Path = self.path / "status.json"
+        self.stop: Path = self.path / "stop"
+        self.sending: Path = self.path / "sending"
 
     @property
     def is_driven(self) -> bool:
@@ -158,7 +166,7 @@ class DrivenService(Service):
     """A service whose runs are each driven by a detached process. A run's folder holds the state of
     the run, so any later process can read it."""
 
-    in_flight = 0.0
+    in_flight: float = 0.0
     names_are_unique = True
     kind: ClassVar[str]
     """The kind of the runs' folders."""
@@ -171,7 +179,7 @@ class DrivenService(Service):
     def __init__(self, environ: Mapping[str, str], state_dir: Path) -> None:
         self.environ = environ
         # absolute, as in the requests of trials
-        self.state_dir = Path(os.path.abspath(state_dir))
+        self.state_dir: Path = Path(os.path.abspath(state_dir))
 
     def folder(self, name: str) -> DrivenFolder:
         return DrivenFolder(self.state_dir, self.kind, name)
@@ -257,21 +265,9 @@ class DrivenService(Service):
         """Start a driver, and return once this or another driver has taken over the run. Raises
         `UsageError` in a copy of the run's folder."""
         folder.refuse_copy()
-        root = str(Path(__file__).parents[3])
-        # `-I` keeps modules of the user's folders out, and cloudtrain too if it is not installed
-        boot = (
-            f"import sys; sys.path.append(sys.argv.pop(1)); from {self.driver} import main; main()"
-        )
-        program = [sys.executable, "-I", "-c", boot]
-        arguments = [root, str(self.state_dir), folder.name]
-
-        def argv(ready: int) -> list[str]:
-            return [*program, *arguments, str(ready)]
-
-        has_started = start_detached(argv, folder.log, env=self.environ, empty_log=True)
+        has_started = start_driver(self.driver, folder, self.environ)
         if not has_started and not folder.is_driven:
-            message = f"the driver did not start: {last_line(folder.log) or 'it wrote no message'}"
-            raise TargetError(message, hint=f"read its log: `{folder.log}`", code="CT951")
+            raise did_not_start("driver", folder.log)
 
     def is_written(self, content: bytes, plan: Plan) -> bool:
         """Return whether `content` is the specification of this plan."""
@@ -286,6 +282,44 @@ class DrivenService(Service):
             return False
         hint = f"give the {self.what} another name"
         raise NameTaken(f"a {self.what} named `{folder.name}` exists already", hint=hint)
+
+
+def start_driver(
+    module: str, folder: DrivenFolder, environ: Mapping[str, str], *, is_awaited: bool = True
+) -> bool:
+    """Start `main` of a module as the driver of a folder, and return whether it has taken over.
+    With `is_awaited=False`, return False before the driver has imported its modules.
+
+    Raises:
+        OSError: the log cannot be written, or no process can be started.
+    """
+    # `-I` keeps modules of the user's folders out, and cloudtrain too if it is not installed
+    boot = f"import os, sys; sys.path.append(sys.argv.pop(1)); from {module} import main; main()"
+    if not is_awaited:
+        boot = f"import os, sys; os.close(int(sys.argv.pop())); os.fork() and os._exit(0); {boot}"
+    root = str(Path(__file__).parents[3])
+    state_dir = str(folder.path.parents[1])
+    program = [sys.executable, "-I", "-c", boot, root, state_dir, folder.name]
+
+    def argv(ready: int) -> list[str]:
+        return [*program, str(ready)]
+
+    return start_detached(argv, folder.log, env=environ, empty_log=True)
+
+
+def ensure_sender(here: ServiceContext) -> None:
+    """Start the process that sends notifications, unless it is alive. Without it, the next command
+    tries again."""
+    folder = sender_folder(here.state_dir)
+    if not folder.is_driven:
+        with suppress(OSError):
+            make_private_folder(folder.path)
+            start_driver("cloudtrain.lifecycle.sender", folder, here.environ, is_awaited=False)
+
+
+def sender_folder(state_dir: Path) -> DrivenFolder:
+    """Return the folder of the process that sends notifications."""
+    return DrivenFolder(Path(os.path.abspath(state_dir)), "notification", "sender")
 
 
 class Archive(NamedTuple):
@@ -319,10 +353,21 @@ def detach(arguments: list[str] | None) -> tuple[Path, str, Callable[[], None]]:
     return Path(state_dir), name, ready
 
 
+def watch_interval() -> float:
+    """Return the seconds between the first and the second check of a run. The
+    environment variable `CLOUDTRAIN_WATCH_INTERVAL` sets the value; default: 30."""
+    try:
+        return max(0.01, float(os.environ.get("CLOUDTRAIN_WATCH_INTERVAL", "")))
+    except ValueError:
+        return 30.0
+
+
 def woken_by(number: signal.Signals) -> int:
     """Return a file descriptor that becomes readable when the signal `number` arrives. The signal
     has no other effect."""
-    reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    reader, writer = os.pipe()
+    for descriptor in (reader, writer):
+        os.set_blocking(descriptor, False)
     signal.signal(number, lambda _number, _frame: None)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     return reader

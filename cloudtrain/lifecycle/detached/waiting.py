@@ -14,13 +14,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from cloudtrain.errors import RunNotFound, TargetError, UsageError
 from cloudtrain.lifecycle.detached.driven import FOLLOW_EVERY, DrivenFolder, DrivenService
 from cloudtrain.plans.plan import Plan, Upload
-from cloudtrain.plans.states import LogLine, OnStatus, RunRef, RunState, RunStatus
+from cloudtrain.plans.progress import LogLine, OnStatus, RunStatus
+from cloudtrain.plans.states import RunRef, RunState
+from cloudtrain.signals.log import Log, LogBatch
 from cloudtrain.targets.common.archives import unpacked
-from cloudtrain.targets.contract import BundleWriter, ByteProgress, Service
+from cloudtrain.targets.contract import BundleWriter, ByteProgress, OwnMetrics, Service
 from cloudtrain.targets.registry import service_of
 
 
@@ -167,6 +170,22 @@ class ChainService(DrivenService):
         yield from self._target(ref).logs(
             ref, follow=follow, rank=rank, instance=instance, on_status=on_status
         )
+
+    def journal_folder(self, ref: RunRef) -> str | None:
+        is_waiting = self.waiting(ref) is not None
+        return None if is_waiting else self._target(ref).journal_folder(ref)
+
+    def metrics_folder(self, ref: RunRef, cache: Path) -> Path | None:
+        is_waiting = self.waiting(ref) is not None
+        return None if is_waiting else self._target(ref).metrics_folder(ref, cache)
+
+    def log_after(self, ref: RunRef, mark: Any) -> Log[LogLine] | Log[LogBatch] | None:
+        return None if self.waiting(ref) is not None else self._target(ref).log_after(ref, mark)
+
+    def own_metrics(self, ref: RunRef, mark: Any) -> OwnMetrics:
+        if self.waiting(ref) is not None:
+            return OwnMetrics()
+        return self._target(ref).own_metrics(ref, mark)
 
     def stop(self, ref: RunRef) -> None:
         """Stop the run. If it is still waiting, end the wait, so that nothing is sent."""

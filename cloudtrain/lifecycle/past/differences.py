@@ -6,15 +6,14 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
-from math import isfinite
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cloudtrain.code.files import Entry
 from cloudtrain.code.tree import Tree
 from cloudtrain.documents import JsonMapping, JsonObject
-from cloudtrain.errors import CloudtrainError, shortened
+from cloudtrain.errors import CloudtrainError, PlanDiffers, Problem, ValuePath, shortened
 from cloudtrain.job.file import SWEEP
 from cloudtrain.lifecycle.past.sent import (
     JobSource,
@@ -30,14 +29,18 @@ from cloudtrain.lifecycle.store.store import RunRecord, Store
 from cloudtrain.plans.comparison import ABSENT, Change, FileChange, changes_between, file_changes
 from cloudtrain.plans.document import Document, Heading, Lines, Notice, Table
 from cloudtrain.plans.plan import Plan, Printable, map_texts
-from cloudtrain.plans.states import PLACES, RunRef, RunStatus
+from cloudtrain.plans.progress import PLACES, RunStatus
+from cloudtrain.plans.states import RunRef
 from cloudtrain.plans.status import PROGRESS, duration_of, number
+from cloudtrain.signals.main_metric import goal_of, summary_of
 from cloudtrain.system.git import Commit
 from cloudtrain.targets.registry import service_of, target_of
-from cloudtrain.targets.settings import Settings
+from cloudtrain.targets.settings import Settings, read_environment
 
 if TYPE_CHECKING:
+    from cloudtrain.job.sweep import Objective
     from cloudtrain.plans.document import Block
+    from cloudtrain.signals.rows import Column
 
 
 _QUICK = 50 << 20
@@ -270,29 +273,23 @@ def _to_dicts(changes: Sequence[Change | FileChange] | None) -> list[dict[str, o
     return [change.to_dict() for change in changes]
 
 
-def results_of(status: RunStatus, reports: Sequence[Mapping[str, float]]) -> dict[str, object]:
+def results_of(
+    status: RunStatus, columns: Mapping[str, Column], objective: Objective | None = None
+) -> JsonObject:
     """Return what came out of a run, by its label: the state, the duration, the billed cost, and of
     each metric the last value and the lowest or highest one."""
     results: dict[str, object] = {"state": str(status.state), "duration": duration_of(status)}
     if status.cost is not None:
         results["cost"] = f"${status.cost:,.2f}"
 
-    values_of: dict[str, list[float]] = {}
-    for report in reports:
-        for name, value in report.items():
-            if name not in PLACES and name not in PROGRESS:
-                values_of.setdefault(name, []).append(value)
-
-    for name, values in values_of.items():
-        last = values[-1]
-        results[f"last {name}"] = number(last) if isfinite(last) else str(last)
-        numbers = list(filter(isfinite, values))
-        if not numbers:
+    for name, column in columns.items():
+        if name in PLACES or name in PROGRESS:
             continue
-        if name.lower().endswith(("loss", "error", "perplexity")):
-            results[f"lowest {name}"] = number(min(numbers))
-        else:
-            results[f"highest {name}"] = number(max(numbers))
+        summary = summary_of(goal_of(name, objective), column)
+        results[f"last {name}"] = number(summary.last)
+        if summary.best is not None:
+            word = "lowest" if summary.is_minimized else "highest"
+            results[f"{word} {name}"] = number(summary.best)
     return results
 
 
@@ -381,3 +378,31 @@ def _contents(
         return None
 
     return content
+
+
+def plan_differs(expected: str, before: JsonMapping | None, plan: Plan) -> PlanDiffers:
+    """Return the error for another plan than the `expected` one, with what differs. `before` is the
+    expected plan as JSON data; None if nobody has it any more."""
+    message = f"the plan is now {plan.sha256[:12]}, not {expected[:12]}; nothing was sent"
+    hint = f"look at it with `cloudtrain plan`, and send it with `--plan {plan.sha256[:12]}`"
+    problems = [Problem((), message, hint, code="CT927")]
+    if before is None:
+        text = "what differs is not known, because the store keeps only plans that were asked about"
+        hint = "`cloudtrain plan --json > plan.json` keeps a plan, and `--plan plan.json` sends it"
+        problems.append(Problem((), text, hint, code="CT927"))
+        return PlanDiffers.of(problems, plan.sha256)
+
+    now = replace(plan, processes=()).to_dict()
+    found = difference(Side("before", before), Side("now", now), read_environment())
+    lines: list[tuple[ValuePath, str]] = []
+    for change in (*found.target, *found.request):
+        lines.append((change.path, f"was {shown(change.before)} and is {shown(change.after)}"))
+    if found.bundles[0] != found.bundles[1]:
+        lines.append((("source_dir",), "the code has changed"))
+    if not lines:
+        text = f"was to be `{before['run_name']}` and is `{plan.run_name}`"
+        lines.append((("run_name",), text))
+    hint = "undo this change, or send the plan as it is now"
+    for path, text in lines:
+        problems.append(Problem(path, text, hint, code="CT927"))
+    return PlanDiffers.of(problems, plan.sha256)

@@ -18,15 +18,16 @@ from cloudtrain.code.suspects import suspects
 from cloudtrain.code.tree import Digest, SourceChanged, Tree, bundle_of, hash_files
 from cloudtrain.documents import JsonMapping, JsonObject
 from cloudtrain.documents.document import Unreadable, read_document
+from cloudtrain.documents.yaml_text import write_yaml
 from cloudtrain.errors import CloudtrainError, TargetError, dotted
 from cloudtrain.job.file import SUFFIXES, SWEEP, fields_of, kind_of_job
-from cloudtrain.job.from_script import yaml_text
 from cloudtrain.lifecycle.preparing.hidden import Secrets, signatures_in, texts_of
 from cloudtrain.lifecycle.preparing.prepare import Ready
 from cloudtrain.lifecycle.store.records import JobRecord, KeptFile
 from cloudtrain.plans.document import Document, Heading, Lines, Notice, Pairs, Section, on_one_line
 from cloudtrain.plans.plan import Bundle, Plan, Printable, Upload, request_blocks
 from cloudtrain.plans.states import RunRef
+from cloudtrain.rules.engine import plural
 from cloudtrain.rules.values import named_secrets, secret_texts
 from cloudtrain.system.git import Commit
 from cloudtrain.targets.contract import Service
@@ -223,6 +224,11 @@ class SentJob(Printable):
         processes."""
         return dict(self.kept.plan)
 
+    @property
+    def files(self) -> list[KeptFile]:
+        """The files of the code, without cloudtrain's own."""
+        return users_files(self.kept.files)
+
     def to_job_file(self) -> str:
         """Return a job file in YAML that can be submitted from any folder. Fill in the values of
         secrets yourself."""
@@ -236,7 +242,7 @@ class SentJob(Printable):
             # a name in it may hold line breaks, which would end the comment
             comment = on_one_line(" ".join(line.split()))
             text += f"# {comment}\n"
-        return text + yaml_text(self.job)
+        return text + write_yaml(self.job)
 
     def to_dict(self) -> JsonObject:
         """Return the job, the plan and the commit as JSON data."""
@@ -266,7 +272,7 @@ class SentJob(Printable):
     def document(self) -> Document:
         """Return the job, the plan and the commit as a document."""
         blocks: list[Block] = [Heading(str(self.ref)), Pairs(list(self._pairs()))]
-        job = Lines(yaml_text(self.job).splitlines())
+        job = Lines(write_yaml(self.job).splitlines())
         blocks.append(Section("Job", [job]))
         plan = self.kept.plan
         request = list(request_blocks(plan["request"]))
@@ -295,8 +301,8 @@ class SentJob(Printable):
         yield "target", target
         yield "source", "\n".join(self._source()) or "in no git repository"
 
-        count = len(users_files(record.files))
-        files = "1 file" if count == 1 else f"{count:,} files"
+        count = len(self.files)
+        files = plural(count, "file")
         if count < len(record.files):
             files += " and cloudtrain's runtime"
         yield "code", f"{files}, bundle {record.bundle}"

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from cloudtrain.code.files import Entry
 from cloudtrain.code.tree import Tree, bundle_of
 from cloudtrain.documents.document import Unreadable, read_text
-from cloudtrain.errors import JobError, Problem
-from cloudtrain.job.pep508 import are_met
-from cloudtrain.job.pip_file import PipFile, line_of, read_pip
+from cloudtrain.errors import JobError, Problem, quoted
+from cloudtrain.job.conda import check_conda
+from cloudtrain.job.pep508 import Requirement, are_met
+from cloudtrain.job.pip_file import line_of, read_pip
 from cloudtrain.job.requirements import (
-    FIELD,
     WRITTEN,
     Platform,
     Read,
@@ -87,6 +87,13 @@ class Installation(NamedTuple):
         wanted = self.requirements
         summary = (*plan.summary, ("requirements", self._describe()))
         notes = plan.notes
+        without = [item.name for item in wanted.packages if not item.hashes]
+        if wanted.form != "pip" and 0 < len(without) < len(wanted.packages):
+            which = quoted(without[:_NAMED])
+            note = (
+                f"no hash of `{wanted.file}` is checked, because these packages have none: {which}"
+            )
+            notes = (*notes, note)
         if wanted.undecided and self.contents.is_image:
             number = len(wanted.packages)
             which = "the package" if number == 1 else f"{wanted.undecided} of {number} packages"
@@ -208,16 +215,16 @@ def with_requirements(
 
     contents = contents_of(job, where)
     wanted = _read(job, tree, file, read, contents, prune=contents.torch is not None)
-    for name, version in contents.frameworks.items():
-        asked = _version_for(wanted, contents, name, version)
-        if asked and not _agree(asked, version):
-            raise _other(name, wanted.file, asked, version)
-    locked = wanted.brought.get("torch") or _version_for(wanted, contents, "torch", contents.torch)
-    if contents.torch and locked and not _agree(locked, contents.torch):
-        if contents.is_image:
-            raise _other("torch", wanted.file, locked, contents.torch)
-        # without an image, the list's own torch is installed with all that it needs
-        wanted = _read(job, tree, file, read, contents, prune=False)
+    for name, installed in contents.frameworks.items():
+        other = _other_version(wanted, contents, name, installed)
+        if other:
+            raise _other(name, wanted.file, other, installed)
+    if contents.torch:
+        other = _other_version(wanted, contents, "torch", contents.torch)
+        if other and contents.is_image:
+            raise _other("torch", wanted.file, other, contents.torch)
+        if other:  # without an image, the list's own torch is installed with all that it needs
+            wanted = _read(job, tree, file, read, contents, prune=False)
     installation = Installation(wanted, contents, is_named)
 
     needs_list = wanted.form != "pip" or ("/" in file and is_new and not is_named)
@@ -279,11 +286,11 @@ def _read(
 
     platform = Platform(contents.python, contents.markers) if contents.python else None
     wanted = read_lock(file, read, platform, extras=extras, groups=groups, prune=prune)
-    check_list(wanted, tree.entries, contents)
+    check_list(wanted, tree.entries)
     lines = [item.line for item in wanted.packages if item.line]  # of a block without a lock
     if lines:
         label = f"{file}: dependencies"
-        check_lines(PipFile(label, {label: "\n".join(lines)}.get), (), read, contents)
+        check_lines(read_pip(label, {label: "\n".join(lines)}.get), (), read, contents)
     if not any(wanted.folders.values()):
         return wanted
     from cloudtrain.code.wheels import with_wheels
@@ -297,15 +304,23 @@ def requiring(job: AnyJob, file: str) -> AnyJob:
     return job.model_copy(update={"environment": environment})
 
 
-def reader_of(tree: Tree) -> Read:
+def read_conda(tree: Tree, file: str) -> str | None:
+    """Return the text of a conda file of the bundle. Raises JobError if conda cannot read it."""
+    text = reader_of(tree, "conda_file")(file)
+    check_conda(file, text or "")
+    return text
+
+
+def reader_of(tree: Tree, field: str = "requirements") -> Read:
     """Return a function that reads files of the bundle, and files beside the source folder, such as
-    a workspace's lock. Raises JobError for a file that is not plain text."""
+    a workspace's lock. It raises JobError for a file that is not plain text. `field` names the
+    file in the job."""
+    entries = {entry.path: entry for entry in tree.entries}
 
     def read(path: str) -> str | None:
         place = os.path.join(tree.root, path)
-        for entry in tree.entries:
-            if entry.path == path:
-                place = tree.location(entry)
+        if path in entries:
+            place = tree.location(entries[path])
         try:
             return read_text(place)
         except (FileNotFoundError, ValueError):  # no file has a name with a NUL character
@@ -316,28 +331,30 @@ def reader_of(tree: Tree) -> Read:
         except OSError as error:
             message = f"`{path}` cannot be read: {error.strerror}"
             hint = "name a file that you may read"
-        raise JobError([Problem(FIELD, message, hint, code="CT054")])
+        raise JobError([Problem(("environment", field), message, hint, code="CT054")])
 
     return read
 
 
-def _version_for(
-    wanted: Requirements, contents: Contents, name: str, installed: str | None
+def _other_version(
+    wanted: Requirements, contents: Contents, name: str, installed: str
 ) -> str | None:
-    """Return the version of a package that a list pins, or the versions that it asks for and the
-    machine does not have."""
+    """Return the version of a framework that a list asks for, or the versions, if the machine has
+    another one; None if the machine's is enough, or if the list does not name it."""
+    locked = wanted.brought.get(name)
+    if locked and not _agree(locked, installed):
+        return locked
+
     machine = Platform(contents.python or "3", contents.markers)
     for item in wanted.packages:
         if item.name != name:
             continue
-        if not item.line:
-            return item.version or None
-        line = line_of(item.line)
+        line = line_of(item.line) if item.line else Requirement(name)
         if not machine.meets(line.marker):
             continue
-        if item.version:
+        if item.version and not _agree(item.version, installed):
             return item.version
-        if installed is not None and not are_met(line.versions, installed):
+        if not item.version and not are_met(line.versions, installed):
             return str(line.versions)
     return None
 

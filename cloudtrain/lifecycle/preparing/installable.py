@@ -14,8 +14,8 @@ from cloudtrain.code.ignore import IGNORE_FILE
 from cloudtrain.documents.document import load_toml
 from cloudtrain.errors import JobError, Problem
 from cloudtrain.job.pep508 import Requirement, conflict_in, normal, requirement_in, versions_in
-from cloudtrain.job.pip_file import WHEEL, PipFile
-from cloudtrain.job.requirements import FIELD, Platform, Read, Requirements, shown, unfit
+from cloudtrain.job.pip_file import ARCHIVES, PipFile
+from cloudtrain.job.requirements import FIELD, Platform, Read, Requirements, unfit
 from cloudtrain.machines.contents import Contents
 
 _PROJECT_FILES = ("pyproject.toml", "setup.py", "setup.cfg")
@@ -49,9 +49,8 @@ def check_lines(file: PipFile, names: Collection[str], read: Read, contents: Con
         raise JobError(problems)
 
 
-def check_list(wanted: Requirements, entries: Iterable[Entry], contents: Contents) -> None:
-    """Raise JobError if an archive that a lock names is not in the bundle, or does not fit the
-    machine."""
+def check_list(wanted: Requirements, entries: Iterable[Entry]) -> None:
+    """Raise JobError if an archive that a lock names is not in the bundle."""
     hashes = {f"./{entry.path}": f"sha256:{entry.sha256}" for entry in entries}
     for item in wanted.packages:
         url = item.url
@@ -59,10 +58,6 @@ def check_list(wanted: Requirements, entries: Iterable[Entry], contents: Content
             message = f"the bundle has no file `{url}` with the content that `{wanted.file}` locks"
             hint = f"if an ignore file leaves it out, add `!{url[2:]}` to `{IGNORE_FILE}`"
             raise unfit(message, f"run `uv lock`; {hint}")
-        misfit = _misfit(url, contents)
-        if misfit is not None:
-            message = f"`{shown(url)}` of `{wanted.file}` is {misfit}"
-            raise unfit(message, "lock an archive for that machine")
 
 
 def _applies(line: Requirement, contents: Contents) -> bool:
@@ -70,31 +65,11 @@ def _applies(line: Requirement, contents: Contents) -> bool:
     Python does not."""
     if contents.python is None and re.search("python|implementation", line.marker):
         return False
-    return Platform(contents.python or "3", contents.markers).meets(line.marker)
+    return _machine(contents).meets(line.marker)
 
 
-def _misfit(url: str, contents: Contents) -> str | None:
-    """Return why a wheel does not fit the machine; None if it may fit, or if it is no wheel."""
-    wheel = re.fullmatch(WHEEL, re.sub(r"[?#].*", "", url)) if url else None
-    if wheel is None:
-        return None
-    machine = Platform(contents.python or "3", contents.markers).environment
-    system = {"darwin": "macosx", "win32": "win"}.get(machine["sys_platform"], "linux")
-    processor = machine["platform_machine"]
-    fitting = rf"any|.*{system}.*(?:{re.escape(processor)}|universal2)"
-    if not any(re.fullmatch(fitting, name) for name in wheel["platforms"].split(".")):
-        return f"a wheel for `{wheel['platforms']}`, and the machine is `{system}_{processor}`"
-    if contents.python is None:
-        return None
-
-    minor = int(machine["python_version"].partition(".")[2])
-    for python in wheel["pythons"].split("."):
-        own = re.fullmatch(r"(?:py|cp)3(\d*)", python)
-        is_stable = "abi3" in wheel["abis"] or python.startswith("py")
-        if own and (int(own[1] or 0) == minor or (is_stable and int(own[1] or 0) < minor)):
-            return None
-    have = machine["python_version"]
-    return f"a wheel for `{wheel['pythons']}`, and the machine has Python {have}"
+def _machine(contents: Contents) -> Platform:
+    return Platform(contents.python or "3", contents.markers)
 
 
 def _problem(line: Requirement, message: str, hint: str) -> Problem:
@@ -105,14 +80,10 @@ def _places(
     file: PipFile, lines: Iterable[Requirement], names: Collection[str], contents: Contents
 ) -> Iterator[Problem]:
     """Yield the paths that are not in the bundle, and the archives that do not fit the machine."""
+    machine = _machine(contents)
     is_known = contents.is_image and bool(contents.torch or contents.frameworks)
-    folders = {"."}
-    for name in names:
-        while "/" in name:
-            name = name.rpartition("/")[0]
-            folders.add(name)
     for beside, path, place in file.folders:
-        if not {beside, path} & folders:
+        if not _is_folder(beside, names) and not _is_folder(path, names):
             message = f"looks for wheels in `{path}`, which the bundle does not hold"
             yield _problem(Requirement(place=place), message, _NOT_SENT)
 
@@ -121,20 +92,27 @@ def _places(
         place = path or line.url
         if not place:
             continue
-        misfit = _misfit(place, contents)
-        if misfit is not None:
-            yield _problem(line, f"names {misfit}", "name a wheel for that machine")
+        if not machine.fits(place):
+            yield _problem(line, f"names no wheel for {machine}", "name a wheel for that machine")
         if re.match(_BUILT_BY_CONDA, place) or (is_known and re.match(_OF_A_USER, place)):
             yield _problem(line, "names a path of another machine", "name the version instead")
-        if not path or path.startswith("/") or path in names:
+        if not path or path.startswith("/"):
             continue
-        if path not in folders:
+        if path in names:
+            if not path.endswith(ARCHIVES):
+                yield _problem(line, f"names `{path}`, which is no archive", "name a wheel")
+            continue
+        if not _is_folder(path, names):
             yield _problem(line, f"names `{path}`, which the bundle does not hold", _NOT_SENT)
             continue
         inside = [posixpath.normpath(f"{path}/{name}") for name in _PROJECT_FILES]
         if not {*inside} & {*names}:
             message = f"names the folder `{path}`, which has no `pyproject.toml`"
             yield _problem(line, message, "name the folder of a package")
+
+
+def _is_folder(path: str, names: Iterable[str]) -> bool:
+    return path == "." or any(name.startswith(f"{path}/") for name in names)
 
 
 def _needs(line: Requirement, text: str, contents: Contents) -> list[Requirement]:

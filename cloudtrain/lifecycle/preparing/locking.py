@@ -22,14 +22,14 @@ from cloudtrain.runtime.install import find_uv
 from cloudtrain.system.plugins import pip_line
 from cloudtrain.targets.where import Where
 
-_BLOCK = re.compile(r"(?m)^(?!--|#)\S.*\n(?:[ \t].*\n)*")
+_BLOCK = r"(?m)^(?!--|#)\S.*\n(?:[ \t].*\n)*"
 """A package in uv's output, with its hashes and the comments that say what needs it."""
 
 _HELD = "cloudtrain-torch.txt"
 """The file that holds torch at the image's version. uv's comments name it."""
 _OF_THE_IMAGE = "the image's PyTorch"
 """What the comments name instead, because the file is a temporary one."""
-_LOGIN = re.compile(r"(?<=//)[^/@\s]+@")
+_LOGIN = r"(?<=//)[^/@\s]+@"
 """The user and password in an address."""
 
 
@@ -51,14 +51,14 @@ def lock(
     texts = []
 
     def read(path: str) -> str | None:
-        text = _LOGIN.sub("", read_file(path) or "")
+        text = re.sub(_LOGIN, "", read_file(path) or "")
         texts.append(text)
         return text
 
     form = form_of(file, read(file) or "")
     if form in ("uv", "pylock"):
         hint = f"name it in the job: `environment: {{requirements: {file}}}`"
-        raise UsageError(f"`{file}` is a lock already", hint=hint)
+        raise UsageError(f"`{file}` is a lock already", hint=hint, code="CT910")
     if form == "pip":
         read_pip(file, read, environment.extras, environment.groups)  # for its errors and `texts`
 
@@ -121,7 +121,7 @@ def _run_uv(
     causes = re.split(r"(?m)^\s*(?:error:|cause:|×|╰─▶)\s", complaint)
     first_and_last = (*causes[2:3], causes[-1])
     lines = [" ".join(cause.split()).rstrip(" ^") for cause in first_and_last]
-    reason = _LOGIN.sub("", ": ".join(dict.fromkeys(lines)))
+    reason = re.sub(_LOGIN, "", ": ".join(dict.fromkeys(lines)))
     hint = "correct the file; if it is right, see that uv reaches the index"
     if held is not None and "torch" in reason:
         hint = f"`{held}` is the image's; ask for versions that fit it, or take another image"
@@ -136,20 +136,20 @@ def _without_foreign_indexes(output: str, source: str) -> str:
         return match[0] if match[1] in source else ""
 
     index = r"(?m)^--(?:extra-)?index-url .*\n"
-    output = re.sub(index, lambda match: _LOGIN.sub("", match[0]), output)
+    output = re.sub(index, lambda match: re.sub(_LOGIN, "", match[0]), output)
     return re.sub(r"(?m)^--\S+ (\S+)\n", if_named, output)
 
 
 def _finish(output: str, python: str, held: str | None) -> tuple[str, list[str]]:
     """Leave out the packages that only the image's torch needs: pip finds them installed. torch
     itself stays in the list, so that a plan compares it with the image's."""
-    blocks = {_package_in(block): block for block in _BLOCK.findall(output)}
+    blocks = {_package_in(block): block for block in re.findall(_BLOCK, output)}
     kept = _packages_to_keep(blocks, is_torch_held=held is not None)
 
     def if_kept(match: re.Match[str]) -> str:
         return match[0] if _package_in(match[0]) in kept else ""
 
-    output = _BLOCK.sub(if_kept, output)
+    output = re.sub(_BLOCK, if_kept, output)
 
     facts = [f"{len(kept)} packages", python]
     torch = re.search(r"(?m)^torch==([^\s;]+)", output)

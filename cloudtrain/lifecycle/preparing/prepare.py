@@ -17,15 +17,22 @@ from cloudtrain.code.ignore import INCLUDE_FILE
 from cloudtrain.code.secret_names import secret_name
 from cloudtrain.code.tree import Tree, scan
 from cloudtrain.documents import JsonMapping
-from cloudtrain.documents.document import Unreadable, read_text
 from cloudtrain.errors import JobError, Problem, ValuePath, join_names
 from cloudtrain.job.data import is_local_path, is_run_input
 from cloudtrain.job.file import anchored
 from cloudtrain.job.training import BUNDLED, TrainingJob
 from cloudtrain.machines.spending import FREE, Spending
-from cloudtrain.plans.plan import Bundle, CompileContext, Finding, Level, Plan, Upload
+from cloudtrain.plans.plan import (
+    Bundle,
+    CompileContext,
+    Finding,
+    Level,
+    Numbers,
+    Plan,
+    Upload,
+)
 from cloudtrain.plans.states import RunState
-from cloudtrain.rules.engine import Subject, check_plan, rule_named
+from cloudtrain.rules.engine import Reading, Subject, check_plan, rule_named
 from cloudtrain.rules.facts import declared_places
 from cloudtrain.rules.machines import spending_of
 from cloudtrain.rules.values import named_secrets, values_to_hide
@@ -271,22 +278,11 @@ def _conda_text(job: AnyJob, tree: Tree) -> str | None:
     """Return the text of the conda file; None if the job names none, or if the bundle does not
     contain the file, which compile reports. Raises JobError if the file is unreadable."""
     name = job.environment.conda_file
-    entries = [entry for entry in tree.entries if entry.path == name]
-    if not entries:
+    if name is None or not any(entry.path == name for entry in tree.entries):
         return None
-    try:
-        text = read_text(tree.location(entries[0]))
-        from cloudtrain.job.conda import check_conda
+    from cloudtrain.lifecycle.preparing.environment import read_conda
 
-        check_conda(str(name), text)
-        return text
-    except Unreadable as error:
-        message = f"`{name}`: {error.problem.message}"
-        hint = error.problem.hint
-    except OSError as error:
-        message = f"`{name}` cannot be read: {error.strerror}"
-        hint = "name a file that you may read"
-    raise JobError([Problem(("environment", "conda_file"), message, hint, code="CT054")])
+    return read_conda(tree, name)
 
 
 def _build_hash(job: AnyJob, tree: Tree) -> str | None:
@@ -427,29 +423,46 @@ class Ready:
             shown.append(label._replace(key=key, value=secrets.hidden(label.value)))
         return tuple(shown)
 
-    def plan(self, counter: int, salt: str) -> Plan:
+    def plan(self, counter: int, salt: str, *, is_asked: bool = False) -> Plan:
         """Return the plan of run number `counter`, with the findings of the checks on this machine.
-        The run's name depends on `counter` and on `salt`, the store's salt."""
+        The run's name depends on `counter` and on `salt`, the store's salt. With `is_asked`,
+        `check_online` will ask the target, and the checks leave its answers to it."""
         name = run_name(self.work.name, self.key, self.where.here.submitter, salt, counter)
         draft = self._compile(self.context.after) if self.context.after else self.draft
         plan = draft.renamed(name)
-        findings = check_plan(self._subject(plan), ignore=self.ignore)
+        subject = replace(self._subject(plan), is_asked=is_asked)
+        findings = check_plan(subject, ignore=self.ignore)
         placed = tuple(map(self._place, findings))
-        return replace(plan, findings=placed, hidden=values_to_hide(self.work.view))
+        return replace(
+            plan,
+            findings=placed,
+            numbers=self._numbers(subject),
+            hidden=values_to_hide(self.work.view),
+        )
+
+    def _numbers(self, subject: Subject) -> Numbers:
+        if not self.where.target.facts.is_paid:
+            return Numbers(0.0, 0.0, subject.reading.longest_run)
+        most = spending_of(subject.reading, self.times).most
+        return Numbers(most, subject.reading.machines.hourly, subject.reading.longest_run)
 
     def spending(self, plan: Plan) -> Spending:
         """Return the most that `times` requests like that of `plan` can spend."""
         if not self.where.target.facts.is_paid:
             return FREE
-        return spending_of(self._subject(plan).reading, self.times)
+        return spending_of(self.reading(plan), self.times)
 
     def rate_and_limit(self, plan: Plan) -> tuple[float | None, int | None]:
         """Return the price in US dollars per hour for all instances, and the maximum run time in
         seconds. Unknown values are None; both are None if the target is free."""
         if not self.where.target.facts.is_paid:
             return None, None
-        reading = self._subject(plan).reading
+        reading = self.reading(plan)
         return reading.machines.hourly, reading.longest_run
+
+    def reading(self, plan: Plan) -> Reading:
+        """Return what the finished request of `plan` says."""
+        return self._subject(plan).reading
 
     def check_online(self, plan: Plan, *, ask: bool = True, may_wait: bool = False) -> Plan:
         """Return the plan with findings of the target about the plan and about the runs that the
@@ -545,7 +558,15 @@ class Ready:
         work = self.work
         processing = None if isinstance(work, TrainingJob) else work
         reading = where.target.read(work.view, where.settings, where.account, plan, processing)
-        return Subject(reading, where.target, where.settings, self.tree, self.times)
+        estimates = where.here.state_dir / "estimates"
+        return Subject(
+            reading,
+            where.target,
+            where.settings,
+            self.tree,
+            self.times,
+            estimates=estimates if estimates.is_dir() else None,
+        )
 
     def _place(self, finding: Finding) -> Finding:
         """Return the finding with its position in the job's file, and a hint in its syntax."""

@@ -13,7 +13,7 @@ from cloudtrain.errors import UsageError, did_you_mean
 from cloudtrain.lifecycle.runs.find import run
 from cloudtrain.lifecycle.store.schema import read_store
 from cloudtrain.lifecycle.store.store import UNFINISHED
-from cloudtrain.system.files import LEFT_OVER, folder_size, remove_folder
+from cloudtrain.system.files import LEFT_OVER, METRICS, READING, folder_size, remove_folder
 
 ARCHIVE_AGE = 24 * 3600.0
 """Seconds after which the archive of a submit's code is certainly no longer being sent, and an
@@ -32,6 +32,10 @@ def clean(state_dir: Path) -> None:
     """
     for folder in _folders(state_dir / "bundles"):
         if folder.stat().st_mtime < time.time() - ARCHIVE_AGE:
+            remove_folder(folder)
+    for folder in _folders(state_dir / METRICS):
+        is_old = folder.stat().st_mtime < time.time() - ARCHIVE_AGE
+        if folder.name.startswith(READING) and is_old:
             remove_folder(folder)
     with read_store(state_dir) as store:
         are_used = bool(store.newest(states=UNFINISHED, limit=1))
@@ -101,7 +105,7 @@ def remove_environments(keys: Sequence[str], state_dir: Path) -> None:
         if key not in runs:
             similar = did_you_mean(key, runs)
             hint = similar or "`cloudtrain submit job.yaml --build-environment` builds one"
-            raise UsageError(f"there is no environment `{key}`", hint=hint)
+            raise UsageError(f"there is no environment `{key}`", hint=hint, code="CT929")
         for name in runs[key]:
             state = run(name).state
             if not state.is_final:

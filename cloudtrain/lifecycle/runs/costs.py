@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cloudtrain.lifecycle.store.records import Money
 from cloudtrain.machines.table import over
-from cloudtrain.plans.states import RunStatus
+from cloudtrain.plans.progress import RunStatus
 from cloudtrain.targets.registry import usable_target
 
 if TYPE_CHECKING:
     from cloudtrain.lifecycle.runs.run import Run
+    from cloudtrain.lifecycle.store.store import RunRecord
 
 
 class RunCost(NamedTuple):
@@ -73,7 +74,11 @@ class Sum(NamedTuple):
 
 
 def cost_of(
-    run: Run, status: RunStatus, money: Money | None, tags: dict[str, str] | None, now: float
+    run: Run | RunRecord,
+    status: RunStatus,
+    money: Money | None,
+    tags: dict[str, str] | None,
+    now: float,
 ) -> RunCost:
     """Return the cost of a run: the billed cost, or without a bill, the run's duration times the
     price at submission. `money` holds the price and the bill that the store keeps; `now` is in

@@ -9,6 +9,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from cloudtrain.errors import (
     RunNotFound,
@@ -20,6 +21,7 @@ from cloudtrain.errors import (
     quoted,
 )
 from cloudtrain.job.model import format_duration, format_size
+from cloudtrain.lifecycle.detached.driven import ensure_sender
 from cloudtrain.lifecycle.runs.run import ChainedRun, Run
 from cloudtrain.lifecycle.store.records import Condition, condition_of, origin_here
 from cloudtrain.lifecycle.store.schema import open_store, read_store
@@ -32,12 +34,12 @@ from cloudtrain.lifecycle.submission.once import (
 )
 from cloudtrain.lifecycle.submission.once import recover as recover_submissions
 from cloudtrain.plans.document import Cell, Document, Table, to_text
-from cloudtrain.plans.states import AFTER, REHEARSAL, SWEEP, TUNER, ListedRun, RunRef, RunState
-from cloudtrain.plans.status import duration_of, news_text, state_cell
-from cloudtrain.system.plugins import target_names
+from cloudtrain.plans.progress import ListedRun
+from cloudtrain.plans.states import AFTER, REHEARSAL, SWEEP, TUNER, RunRef, RunState
+from cloudtrain.plans.status import duration_of, machine_text, news_text, state_cell
 from cloudtrain.targets.contract import KeepsQueue
-from cloudtrain.targets.registry import all_targets, service_of
-from cloudtrain.targets.settings import Settings, load_settings
+from cloudtrain.targets.registry import all_targets, require_target, service_of
+from cloudtrain.targets.settings import Settings, read_environment
 from cloudtrain.targets.where import AnyTarget, Where
 from cloudtrain.targets.where import where as find_where
 
@@ -61,7 +63,7 @@ def run(name: str) -> Run:
     if not name.strip():
         hint = "`cloudtrain ps` lists the runs; `last` is the newest"
         raise RunNotFound("the name of the run is empty", hint=hint)
-    settings = load_settings()
+    settings = read_environment()
     recover_if_needed()
     with read_store(settings.state_dir) as store:
         if name == NEWEST:
@@ -107,6 +109,7 @@ def runs(
     where: Sequence[str] = (),
     rehearsals: bool = True,
     trials: bool = False,
+    changed_since: int | None = None,
 ) -> Runs:
     """Return the newest runs of this user on this machine, newest first. Targets are asked for the
     state of unfinished runs.
@@ -123,6 +126,8 @@ def runs(
             "optimizer=adamw"]`.
         rehearsals: include finished runs of `cloudtrain rehearse`.
         trials: include the trials of sweeps.
+        changed_since: only runs that changed in the store of this machine after this revision,
+            which is the `revision` of an earlier result.
 
     Raises:
         UsageError: a text in `where` is not a comparison, or `tags` or `where` is combined with
@@ -133,35 +138,58 @@ def runs(
         conditions.append(Condition("tag", key, "=", value))
     texts = [where] if isinstance(where, str) else where
     conditions += map(condition_of, texts)
-    if conditions and target is not None:
-        message = "runs on a target cannot be selected by tags or hyperparameters"
+    if (conditions or changed_since is not None) and target is not None:
+        message = "runs on a target cannot be selected by tags, hyperparameters or changes"
         hint = (
-            "remove the target, because only this machine stores tags and hyperparameters of "
-            "its runs"
+            "remove the target, because only this machine stores tags, hyperparameters and "
+            "changes of its runs"
         )
         raise UsageError(message, hint=hint, code="CT902")
 
     if limit is not None:
         limit = min(limit, sys.maxsize)  # SQLite and `islice` take no larger number
+    revision = 0
     if target is not None:
         place = find_where(target, profile=profile)
         found = (Run.attached(item, place.here) for item in runs_at(place))
     else:
-        settings = load_settings()
+        settings = read_environment()
         recover_if_needed()
         with read_store(settings.state_dir) as store:
-            newest = partial(store.newest, job=job, where=conditions, trials=trials)
+            revision = store.revision
+            newest = partial(
+                store.newest,
+                job=job,
+                where=conditions,
+                trials=trials,
+                changed_since=changed_since,
+            )
             rows = _candidates(newest, states, limit, rehearsals)
-        found = (_refresh(kind_of(row)(row, settings)) for row in rows)
+        found = (refresh(kind_of(row)(row, settings)) for row in rows)
     # lazily, so that no target is asked about a run after the last one that is returned
     wanted = (item for item in found if _is_wanted(item, states, job, rehearsals))
-    return Runs(islice(wanted, limit))
+    shown = list(islice(wanted, limit))
+    for item in shown[:_GLANCES]:
+        item.glance()
+    found_runs = Runs(shown)
+    found_runs.revision = revision
+    return found_runs
+
+
+_GLANCES = 100
+"""Runs whose metrics are read for a list, if they are not in the store."""
 
 
 class Runs(list[Run]):
-    """Runs, shown as a table."""
+    """Runs, shown as a table.
 
-    def document(self, *, with_size: bool = False) -> Document:
+    Attributes:
+        revision: the revision of this machine's store when it was read, for `changed_since`.
+    """
+
+    revision = 0
+
+    def document(self, *, with_size: bool = False, with_machines: bool = False) -> Document:
         """Return the table, with the newest fact about each run in its last column. Targets are not
         asked."""
         now = time.time()
@@ -169,6 +197,8 @@ class Runs(list[Run]):
         headers = ["NAME", "STATE", "TARGET", "AGE", "DURATION"]
         if with_size:
             headers.append("SIZE")
+        if with_machines:
+            headers.append("MACHINES")
         if any(news):
             headers.append("LAST")
 
@@ -180,10 +210,21 @@ class Runs(list[Run]):
             row: list[Cell] = [item.name, state, item.target, age, duration_of(status, now)]
             if with_size:
                 row.append("" if item.size is None else format_size(item.size))
+            if with_machines:
+                row.append(machine_text(status.machines.values()))
             if any(news):
                 row.append(text)
             rows.append(tuple(row))
         return Document([Table(tuple(headers), rows, is_cut=any(news))])
+
+    def to_pandas(self) -> Any:
+        """Return a pandas table with a row for each run, with columns such as `duration`,
+        `hyperparameters.lr`, `last.loss` and `best.loss`. Reads the metrics of each run. Needs
+        pandas."""
+        from cloudtrain.lifecycle.runs.facts import rows_of, to_pandas
+
+        rows, _ = rows_of(self)
+        return to_pandas(rows)
 
     def __repr__(self) -> str:
         return to_text(self.document(), width=None).rstrip("\n") if self else "[]"
@@ -215,7 +256,7 @@ def recover(on_found: Callable[[list[Recovered]], None] | None = None) -> list[R
     the outcomes, to report them to the user. If the process dies before `on_found` returns, the
     next `recover` reports the runs again.
     """
-    settings = load_settings()
+    settings = read_environment()
     outcomes = list[Recovered]()
 
     def report(accepted: Sequence[RunRecord]) -> None:
@@ -235,14 +276,17 @@ def recover(on_found: Callable[[list[Recovered]], None] | None = None) -> list[R
 
 def recover_if_needed() -> None:
     """Clean up after interrupted submissions, as `recover` does, before a command reads the run
-    store.
+    store. Start the sender of notifications again if it is needed and has died.
 
     Without interrupted submissions, the store is not opened for writing. If the store cannot be
     written, for example on a full disk, the submissions stay as they are.
     """
-    settings = load_settings()
+    settings = read_environment()
     with read_store(settings.state_dir) as store:
         has_interrupted = any(needs_recovery(store, record) for record in store.unfinished())
+        has_events = store.outbox.has_work
+    if has_events:
+        ensure_sender(settings)
     if has_interrupted:
         with suppress(StoreError), open_store(settings.state_dir) as store:
             recover_submissions(store, lambda name: find_service(name, settings))
@@ -250,9 +294,7 @@ def recover_if_needed() -> None:
 
 def queue_of(target: str, settings: Settings) -> KeepsQueue:
     """Return the queue of a target."""
-    if target not in target_names():
-        near = did_you_mean(target, target_names())
-        raise UsageError(f"`{target}` is not a target", hint=near, code="CT913")
+    require_target(target)
     service = service_of(target, settings)
     if not isinstance(service, KeepsQueue):
         commands = []
@@ -340,7 +382,7 @@ def _is_wanted(item: Run, states: Sequence[RunState], job: str | None, rehearsal
     return job in (None, item.job_name)
 
 
-def _refresh(item: Run) -> Run:
+def refresh(item: Run) -> Run:
     """Ask the target for the state of an unfinished run, and return the run. If the target cannot
     be reached, the run keeps its last known state."""
     if not item.last_status.state.is_final:

@@ -5,52 +5,67 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
+from cloudtrain.documents import JsonMapping
 from cloudtrain.errors import (
-    JobError,
+    CloudtrainError,
     RunNotFound,
     StoreError,
     TargetError,
     TargetUnreachable,
     UsageError,
 )
+from cloudtrain.job.sweep import Objective
+from cloudtrain.lifecycle.detached.driven import ensure_sender
 from cloudtrain.lifecycle.store.schema import open_store, read_store
 from cloudtrain.lifecycle.store.store import RunRecord
 from cloudtrain.lifecycle.submission.once import Watch, find_service
-from cloudtrain.plans.states import (
-    ListedRun,
-    LogLine,
-    Metrics,
-    OnStatus,
-    RunRef,
-    RunState,
-    RunStatus,
-)
+from cloudtrain.plans.progress import ListedRun, LogLine, OnStatus, RunStatus
+from cloudtrain.plans.states import TRIAL, RunRef, RunState
 from cloudtrain.plans.status import run_document
-from cloudtrain.system.files import folder_size, remove_folder
+from cloudtrain.runtime.metrics_file import FOLDER
+from cloudtrain.signals.curves import Curve, View, curves_of, plot
+from cloudtrain.signals.log import JournalIndex, LogBatch, LogIndex
+from cloudtrain.signals.main_metric import with_metrics
+from cloudtrain.signals.notices import read_notices
+from cloudtrain.signals.rows import (
+    MetricFile,
+    MetricRows,
+    machine_rows,
+    newest_machines,
+    read_files,
+)
+from cloudtrain.system.files import FOUND, METRICS, folder_size, remove_folder
 from cloudtrain.system.plugins import part
+from cloudtrain.targets.common.services import log_batches
 from cloudtrain.targets.contract import ByteProgress, RunFolders, Service, WorkingFiles
 from cloudtrain.targets.registry import service_of, usable_target
-from cloudtrain.targets.settings import Settings
+from cloudtrain.targets.settings import Settings, load_settings
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from typing_extensions import Self
 
     from cloudtrain.lifecycle.detached.waiting import ChainService
     from cloudtrain.lifecycle.past.sent import SentJob
     from cloudtrain.lifecycle.submission.once import Submitted
     from cloudtrain.plans.plan import Plan
+    from cloudtrain.runtime.hangs.verdict import Look
+    from cloudtrain.targets.inside import ExecRequest, Session
 
 
 _FIRST_POLL = 0.05
 _SLOWEST_POLL = 2.0
 """Seconds between two polls while waiting for a run. Each interval is 1.5 times the one before."""
+
+_LONGEST_NOTE = 10_000
 
 _PATIENCE = 600.0
 """Seconds for which waiting tolerates an unreachable target, such as while a laptop sleeps."""
@@ -86,11 +101,11 @@ class Run:
         unreported: tuple[str, ...] = (),
         elsewhere: str | None = None,
     ) -> None:
-        self.name = row.name
+        self.name: str = row.name
         self.ref: RunRef = row.ref
-        self.target = row.target
-        self.job_name = row.job_name
-        self.created = row.created
+        self.target: str = row.target
+        self.job_name: str = row.job_name
+        self.created: float = row.created
         self.adopted = adopted
         self.unreported = unreported
         self.elsewhere = elsewhere
@@ -134,9 +149,10 @@ class Run:
         return f"<Run {self.ref} {self._last.state}>"
 
     def _repr_html_(self) -> str:
-        from cloudtrain.plans.html import to_html
+        from cloudtrain.plans.html import picture, to_html
 
-        return to_html(run_document(self.name, str(self.ref), self.status()))
+        page = to_html(run_document(self.name, str(self.ref), self.status()))
+        return page + picture(self.plot, f"curves of {self.name}")
 
     @property
     def state(self) -> RunState:
@@ -172,12 +188,74 @@ class Run:
         return {} if files_of is None else files_of(self.name, self._settings.state_dir)
 
     def status(self) -> RunStatus:
-        """Ask the target for the status of the run, and record it if the store can be written."""
+        """Ask the target for the status of the run, and record it if the store can be written. The
+        summary of the main metric is the last known one; `observe` also reads the metrics."""
         status = self._service.status(self.ref)
+        return self._take(replace(status, main=self._last.main))
+
+    def observe(self) -> RunStatus:
+        """Ask the target for the status of the run, and read its metrics if they can be read: the
+        result also has the newest and best value of the main metric, the progress, and a notice of
+        a loss that is NaN, infinite or explodes."""
+        status = replace(self._service.status(self.ref), main=self._last.main)
+        if status.started is not None:
+            with suppress(CloudtrainError, OSError):
+                status = self._with_metrics(status, self._metrics_files())
+        return self._take(status)
+
+    def glance(self) -> RunStatus:
+        """Return the last known status with the metrics that are on this machine already. The
+        target is not asked. The metrics of a run that has ended are read once."""
+        status = self._last
+        if status.state.is_final and status.main is not None:
+            return status
+        folders = [self._copies, self._copies / FOUND]
+        if self.directory is not None:
+            folders.append(self.directory / FOLDER)
+        files = [file for folder in folders for file in read_files(str(folder))]
+        self._last = self._with_metrics(status, files) if files else status
+        if status.state.is_final and self._last.main is not None:
+            self.remember(self._last)
+        return self._last
+
+    def _with_metrics(self, status: RunStatus, files: Sequence[MetricFile]) -> RunStatus:
+        copied = read_notices(str(self._copies))
+        status = replace(status, notices=(*status.notices, *copied))
+        if not status.state.is_final:
+            status = replace(status, machines=newest_machines(files, time.time()))
+        return with_metrics(status, files, self._job, self.objective)
+
+    @property
+    def _copies(self) -> Path:
+        """The folder of copies of what the run has reported elsewhere."""
+        return self._settings.state_dir / METRICS / self.name
+
+    @property
+    def _job(self) -> Mapping[str, Any]:
+        """The fields of the run's job; empty if they are not known."""
+        with suppress(RunNotFound):
+            return self.show().job
+        return {}
+
+    def _take(self, status: RunStatus) -> RunStatus:
+        """Record a status if it has news, and return it."""
         if _stored_facts(status) != _stored_facts(self._last):
             self.remember(status)
         self._last = status
         return status
+
+    @property
+    def objective(self) -> Objective | None:
+        """The objective of the sweep that this run is a trial of; None for other runs."""
+        if not self._key.startswith(TRIAL):
+            return None
+        sweep = self._key.removeprefix(TRIAL).rpartition(":")[0]
+        with read_store(self._settings.state_dir) as store:
+            record = store.kept(sweep)
+        with suppress(ValueError, TypeError):  # the record is damaged
+            if record is not None and record.job.get("objective"):
+                return Objective(**record.job["objective"])
+        return None
 
     @property
     def can_stop(self) -> bool:
@@ -190,6 +268,8 @@ class Run:
         if self._is_stored:
             with suppress(StoreError), open_store(self._settings.state_dir) as store:
                 store.record(self.name, status)
+                if store.outbox.has_work:
+                    ensure_sender(self._settings)
 
     def logs(
         self,
@@ -205,14 +285,111 @@ class Run:
             self.ref, follow=follow, rank=rank, instance=instance, on_status=on_status
         )
 
-    def metrics(self) -> list[dict[str, float]]:
-        """Return all values that the script has reported, in order: `[{"step": 10.0, "loss": 0.25},
-        ...]`.
+    def log_batches(
+        self,
+        *,
+        follow: bool = False,
+        rank: int | None = None,
+        instance: int | None = None,
+        on_status: OnStatus = None,
+        skip: int = 0,
+    ) -> Iterator[LogBatch]:
+        """Yield the same as `logs` in batches of lines that one process wrote at the same time,
+        without the first `skip` lines."""
+        return log_batches(
+            self._service,
+            self.ref,
+            follow=follow,
+            rank=rank,
+            instance=instance,
+            on_status=on_status,
+            skip=skip,
+        )
 
-        The values come from metric lines, and for local runs also from lines that a pattern in the
-        job's `metrics` matches.
+    def log_index(self, *, rank: int | None = None, instance: int | None = None) -> LogIndex:
+        """Return the log lines so far, by their numbers: `len(index)`, `index.window(first, count)`
+        and `index.find("Error", first)`. On this machine, only what you take is read, and
+        `index.update()` adds the new lines."""
+        folder = self._service.journal_folder(self.ref)
+        if folder is None:
+            return LogIndex(self.logs(rank=rank, instance=instance))
+        journal = JournalIndex(folder, rank=rank, instance=instance)
+        journal.update()
+        return journal
+
+    def metrics(self, *, rank: int | None = None, superseded: bool = False) -> MetricRows:
+        """Return all values that the script has reported, in order: `[{"step": 10.0, "loss": 0.25},
+        ...]`. `columns()` of the result returns arrays, and `to_pandas()` a table.
+
+        The values come from the script's `runtime.report`, from files of TensorBoard, Lightning and
+        W&B on this machine, from metric lines, from lines that a pattern in the job's `metrics`
+        matches, and if there is nothing else, from lines in which a metric is recognised.
+
+        Args:
+            rank: take the values of this rank only. By default, each metric is that of the lowest
+                rank that has it.
+            superseded: also take the values that a restarted script has reported again.
         """
-        return Metrics().every(self.logs())
+        return MetricRows(self._metrics_files(), rank=rank, superseded=superseded)
+
+    def machines(self, *, instance: int | None = None) -> MetricRows:
+        """Return what the machines of the run did, every 10 seconds: `[{"cpu": 45.2, "memory":
+        6.4e10, "gpu0.utilization": 93.0, ...}, ...]`. If there are several instances, the names
+        begin with `instance0/` and so on; with `instance`, they are those of one instance."""
+        return machine_rows(self._metrics_files(), instance)
+
+    def _metrics_files(self) -> list[MetricFile]:
+        # the recogniser's expressions take 10 ms that other methods need not wait for
+        from cloudtrain.lifecycle.runs.metrics import files_of
+
+        patterns = self._job.get("metrics")
+        if patterns == "none":
+            patterns = {}
+        state_dir = self._settings.state_dir
+        return files_of(self._service, self.ref, state_dir, patterns, self._new_files)
+
+    def parts(self) -> list[Run]:
+        """Return the runs that have metrics: this one, or the trials of a sweep."""
+        return [self]
+
+    def curves(self) -> list[Curve]:
+        """Return the metrics of the run, the main one first, each with its name and its values."""
+        return list(curves_of(self.name, self.metrics(), self._job, self.objective))
+
+    def plot(
+        self,
+        *names: str,
+        smooth: float = 0.0,
+        scale: Literal["linear", "log"] | None = None,
+        over: Literal["step", "time", "epoch"] | None = None,
+    ) -> Figure:
+        """Plot these metrics; without names, the main metric and a few others. Needs matplotlib.
+
+        Args:
+            smooth: the weight of the values before in a moving average, from 0 to less than 1.
+            scale: of the values. Default: a logarithmic one where it shows more.
+            over: the horizontal axis. Default: steps, or where they are unknown or begin again, the
+                values are counted.
+
+        Raises:
+            UsageError: the run has no metric, none of such a name, or no such steps or epochs.
+        """
+        return plot(self.curves(), names, View(smooth, scale, over=over))
+
+    def _new_files(self) -> Iterator[Path]:
+        """Yield the files that the run wrote on this machine: those in its outputs and the new ones
+        in its working folder."""
+        if self.directory is None:
+            return
+        with suppress(CloudtrainError):  # the folder is damaged
+            yield from self.working_files.values()
+        for output in self.written.values():
+            for folder, _, names in os.walk(output):
+                for name in names:
+                    file = Path(folder, name)
+                    # an output may be a folder that earlier runs wrote into
+                    if file.exists() and file.stat().st_mtime >= self.created:
+                        yield file
 
     def wait(self, timeout: float | None = None) -> RunStatus:
         """Wait until the run ends, and return its final status.
@@ -249,6 +426,31 @@ class Run:
         unchanged."""
         self._service.stop(self.ref)
 
+    def stacks(self) -> list[Look]:
+        """Return where each rank of the run is in its code now, and how much it works. It takes a
+        second, and does no harm to the run.
+
+        Raises:
+            UsageError: the run is not running, or its target gives no stacks.
+        """
+        return self._service.stacks(self.ref)
+
+    def enter(self, asked: ExecRequest) -> Session:
+        """Return the process of this machine that runs a command inside the run, or forwards a port
+        of it. Nothing is started yet.
+
+        Raises:
+            UsageError: the run is not running, has no such rank, or was sent without what this
+                needs.
+        """
+        status = self.status()
+        if status.state not in (RunState.RUNNING, RunState.STOPPING):
+            word = "has ended: it is" if status.state.is_final else "has not started: it is"
+            hint = f"`cloudtrain logs {quote(self.name)}` shows its output"
+            message = f"`{self.name}` {word} {status.state}"
+            raise UsageError(message, hint=hint, code="CT958")
+        return self._service.enter(self.ref, asked)
+
     def show(self) -> SentJob:
         """Return the job and the plan that were sent for the run, and the git commit of its code,
         without secrets.
@@ -277,6 +479,7 @@ class Run:
         name: str | None = None,
         ignore: Sequence[str] = (),
         online: bool = True,
+        exactly: Plan | JsonMapping | str | None = None,
         on_plan: Callable[[Plan], None] | None = None,
         on_bytes: ByteProgress | None = None,
         on_run: Callable[[Run], None] | None = None,
@@ -292,7 +495,7 @@ class Run:
             name: another name for the job.
             ignore: codes of rules to skip.
             online: ask the target about a job with overrides first, as `submit` does.
-            on_plan, on_bytes, on_run: the same as for `submit`.
+            exactly, on_plan, on_bytes, on_run: the same as for `submit`.
 
         Raises:
             RunNotFound: the store has no record of the submission, as for a run that another
@@ -306,25 +509,25 @@ class Run:
             submit,
         )
 
-        here = self._settings
+        here = load_settings()
         record = self.show().kept
         watch = Watch(on_plan, None, on_bytes)
         if on_run is not None:
             watch = watch._replace(on_run=lambda found: on_run(Run.of_submitted(found, here)))
         if not overrides:
             sending = make_rerun(self._row, record, here, name=name, watch=watch)
-            return Run.of_submitted(submit(sending, here), here)
+            return Run.of_submitted(submit(sending, here, exactly), here)
 
         if name is not None:
             overrides = [*overrides, f"name={name}"]
         with make_changed_rerun(
             self._row, record, overrides, here, ignore=ignore, online=online, watch=watch
         ) as sending:
-            return Run.of_submitted(submit(sending, here), here)
+            return Run.of_submitted(submit(sending, here, exactly), here)
 
-    def save_code(self, destination: str | Path) -> list[str]:
-        """Write the run's code into a folder, which must be empty or not exist, and return the
-        relative paths.
+    def save_code(self, destination: str | Path, *, only: Sequence[str] | None = None) -> list[str]:
+        """Write the run's code, or only the files at some paths, into a folder, which must be empty
+        or not exist, and return the relative paths.
 
         Raises:
             RunNotFound: the store has no record of the submission, as for a run that another
@@ -334,8 +537,35 @@ class Run:
         """
         from cloudtrain.lifecycle.past.sent import code_of, write_code
 
-        with code_of(self.show().kept, self.ref, self._service) as tree:
+        with code_of(self.show().kept, self.ref, self._service, only=only) as tree:
             return write_code(tree, Path(destination))
+
+    def _require_stored(self, hint: str) -> None:
+        """Raise UsageError for a run that is not in this machine's run store."""
+        if not self._is_stored:
+            message = f"`{self.name}` was not submitted from this machine"
+            raise UsageError(message, hint=hint, code="CT939")
+
+    def annotate(
+        self,
+        note: str | None = None,
+        *,
+        tags: Mapping[str, str | None] | None = None,
+        pinned: bool | None = None,
+    ) -> None:
+        """Change what people add to the run after its submission: a note, tags (None removes one),
+        and whether it is pinned. What is not given stays.
+
+        Raises:
+            UsageError: the run is not in this machine's run store, or a text is too long.
+        """
+        self._require_stored("annotate it on the machine that submitted it")
+        texts = [note or "", *(tags or {}), *(tags or {}).values()]
+        if any(len(text or "") > _LONGEST_NOTE for text in texts):
+            hint = f"write at most {_LONGEST_NOTE:,} characters"
+            raise UsageError("the note or the tag is too long", hint=hint, code="CT909")
+        with open_store(self._settings.state_dir) as store:
+            store.annotate(self.name, note, tags or {}, is_pinned=pinned)
 
     def remove(self) -> None:
         """Remove a run that has ended: its row in the run store, and its folder on this machine.
@@ -347,10 +577,7 @@ class Run:
             UsageError: the run has not ended, or is not in this machine's run store.
             TargetError: the run's folder cannot be removed.
         """
-        if not self._is_stored:
-            message = f"`{self.name}` was not submitted from this machine"
-            hint = "remove it with the tools of its target"
-            raise UsageError(message, hint=hint, code="CT939")
+        self._require_stored("remove it with the tools of its target")
         if not self.state.is_final:
             message = f"`{self.name}` is {self._last.state}, so it cannot be removed"
             hint = f"`cloudtrain stop {quote(self.name)} --wait` ends it"
@@ -358,6 +585,8 @@ class Run:
 
         with open_store(self._settings.state_dir) as store:
             store.remove(self.name)
+        with suppress(OSError):  # only a copy
+            remove_folder(self._copies)
         if self.directory is not None:
             try:
                 remove_folder(self.directory)
@@ -399,7 +628,7 @@ class Run:
 
 def _stored_facts(status: RunStatus) -> tuple[object, ...]:
     """Return what the store records of a status each time that it changes."""
-    return status.state, status.reason, status.started, status.ended
+    return status.state, status.reason, status.started, status.ended, status.main
 
 
 class ChainedRun(Run):
@@ -429,77 +658,3 @@ class ChainedRun(Run):
     @cached_property
     def _service(self) -> ChainService:
         return cast("ChainService", find_service(self._key, self._settings))
-
-
-# Copies of what a run wrote, in the folder of a project: data that the next bundle of code must not
-# contain.
-
-_MARK = (
-    "# `cloudtrain download` made this folder: its files are not code, so no bundle contains "
-    "them.\n"
-    "# Without this file, a bundle of a folder above contains them.\n"
-    "*\n"
-)
-
-
-def source_of(run: Run) -> Path | None:
-    """Return the source folder that the run was submitted from; None if it is unknown or no longer
-    exists."""
-    try:
-        job = run.show().job
-    except RunNotFound:
-        return None
-    # the record of a sweep has the job of its trials in the field `job`
-    folder = Path(job.get("job", job).get("source_dir") or "")
-    return folder if folder.is_absolute() and folder.is_dir() else None
-
-
-def is_new(folder: Path) -> bool:
-    """Return whether a folder does not exist or is empty, so that all of its later content is
-    copies."""
-    try:
-        return not any(folder.iterdir())
-    except OSError:
-        return not os.path.lexists(folder)
-
-
-def leave_out(folder: Path, sources: Iterable[Path | None]) -> None:
-    """Write an ignore file into a folder of copies, so that bundles leave the copies out.
-
-    The folder stays unchanged if it is empty, or is not inside one of `sources`.
-    """
-    from cloudtrain.code.ignore import IGNORE_FILE
-
-    place = os.path.realpath(folder)
-    roots = [os.path.realpath(source) for source in sources if source is not None]
-    starts = tuple(os.path.join(root, "") for root in roots)  # each ends with one `/`
-    if place.startswith(starts) and not is_new(folder):
-        with suppress(OSError):  # `bundled` then finds the copies
-            (folder / IGNORE_FILE).write_text(_MARK, encoding="utf-8")
-
-
-def bundled(files: Sequence[Path], folder: Path, source: Path) -> list[str]:
-    """Return the lines for the ignore file of `source` that leave the copies in `folder` out of its
-    bundles; empty if the bundles do not contain them."""
-    from cloudtrain.code.ignore import ignore_line
-    from cloudtrain.code.walk import Moved, read_until_settled, walk
-
-    root = os.path.realpath(source)
-    try:
-        code = {file.path for file in read_until_settled(lambda: walk(root)).files}
-    except (JobError, Moved):  # the next submit reports it, and sends nothing
-        return []
-
-    places = {os.path.relpath(os.path.realpath(file), root) for file in files}
-    copies = places & code
-    others = code - copies
-    start = os.path.relpath(os.path.realpath(folder), root)
-
-    # one line for a whole folder of copies, if it has no other file of the code
-    lines = []
-    for copy in sorted(copies):
-        first = os.path.relpath(copy, start).split("/", 1)[0]
-        top = os.path.normpath(os.path.join(start, first))
-        is_mixed = any(other.startswith(f"{top}/") for other in others)
-        lines.append(ignore_line(copy if is_mixed else top))
-    return list(dict.fromkeys(lines))

@@ -3,45 +3,38 @@
 from __future__ import annotations
 
 import time
-from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from cloudtrain.errors import CloudtrainError, MissingExtra, RunNotFound, UsageError
+from cloudtrain.documents import JsonMapping
+from cloudtrain.errors import CloudtrainError, PersonNeeded, RunNotFound, UsageError
 from cloudtrain.job.model import format_duration, value_text
 from cloudtrain.job.sweep import Objective
+from cloudtrain.lifecycle.runs.costs import cost_of
 from cloudtrain.lifecycle.runs.run import Run
 from cloudtrain.lifecycle.store.records import Outlay
 from cloudtrain.lifecycle.store.schema import open_store, read_store
 from cloudtrain.lifecycle.store.store import SENT
+from cloudtrain.lifecycle.submission.approval import gate_of_more_trials
 from cloudtrain.lifecycle.submission.once import Watch, find_service
 from cloudtrain.lifecycle.sweeps.pictures import (
     history,
     importance,
     parallel_coordinates,
-    png_of,
     slices,
 )
 from cloudtrain.lifecycle.sweeps.service import SweepService, trials_key
 from cloudtrain.machines.spending import Spending, exceeds
 from cloudtrain.machines.table import over
 from cloudtrain.plans.document import Block, Cell, Document, Heading, Table
-from cloudtrain.plans.html import to_html
+from cloudtrain.plans.html import picture, to_html
 from cloudtrain.plans.plan import Plan
-from cloudtrain.plans.states import (
-    SWEEP,
-    ListedRun,
-    RunRef,
-    RunState,
-    RunStatus,
-    Trial,
-    best_of,
-    service_name,
-)
+from cloudtrain.plans.progress import ListedRun, RunStatus, Trial, best_of
+from cloudtrain.plans.states import SWEEP, RunRef, RunState, service_name
 from cloudtrain.plans.status import run_document, state_cell
 from cloudtrain.targets.contract import Tuner
 from cloudtrain.targets.registry import target_of
@@ -51,6 +44,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from cloudtrain.lifecycle.store.records import JobRecord
+    from cloudtrain.signals.curves import Curve
     from cloudtrain.targets.contract import ByteProgress
 
 
@@ -84,13 +78,31 @@ class SweepRun(Run):
         record = self._kept()
         return None if record is None else record.rerun_of
 
-    def trials(self) -> list[Trial]:
-        """Return every trial that was started, by number, with its values and its result."""
-        return self._service.trials(self.ref)
+    def trials(self, *, running: bool = False) -> list[Trial]:
+        """Return every trial that was started, by number, with its values and its result. With
+        `running`, the newest value of the objective stands for the result of a running trial, as
+        far as the sweep's status knows it."""
+        trials = self._service.trials(self.ref)
+        objective = self.objective
+        if not running or objective is None:
+            return trials
+        newest = self.status().trials
+        for place, trial in enumerate(trials):
+            if trial.value is None and not trial.state.is_final:
+                value = newest.get(trial.number, {}).get(objective.metric)
+                trials[place] = replace(trial, value=value)
+        return trials
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the trials as flat rows, for a table: `pandas.DataFrame(sweep.rows())`."""
         return [trial.row() for trial in self.trials()]
+
+    @property
+    def hourly(self) -> float | None:
+        """The list price of a trial's instances in US dollars an hour; None if it is unknown, 0 on
+        your own machines."""
+        record = self._kept()
+        return None if record is None else record.trial[0]
 
     @property
     def best(self) -> Trial | None:
@@ -118,6 +130,12 @@ class SweepRun(Run):
             hint = f"`cloudtrain trials {self.name}` lists the trials"
             message = f"`{self.name}` has no trial {number}"
             raise RunNotFound(message, hint=hint, code="CT992")
+        return self._run_of(trial)
+
+    def parts(self) -> list[Run]:
+        return [self._run_of(trial) for trial in self.trials() if trial.run]
+
+    def _run_of(self, trial: Trial) -> Run:
         with read_store(self._settings.state_dir) as store:
             row = store.get(trial.run)
         if row is not None:
@@ -174,7 +192,7 @@ class SweepRun(Run):
         of the trials that it has not sent; give it back if the block fails.
 
         Raises:
-            UsageError: a cap does not allow it (CT073).
+            UsageError: a cap does not allow it (CT073), or the person has not approved it (CT925).
         """
         has_ended = self.status().state.is_final
         if not (more or has_ended) or not target_of(self.target).facts.is_paid:
@@ -190,12 +208,33 @@ class SweepRun(Run):
             if most is not None:
                 most = added + (store.set_aside(self.name) if has_ended else 0.0)
             outlay = outlay_of(Spending((), most, 0.0), settings)
-            store.extend_outlay(self.name, self.target, added, outlay)
+            plan = self._plan_of_more(more, most, store.plans.number_of(self.name))
+            gate = gate_of_more_trials(store, plan.sha256, self._parallel if has_ended else 0)
+            try:
+                store.extend_outlay(self.name, self.target, added, outlay, gate)
+            except PersonNeeded:
+                store.plans.ask(plan.sha256, plan.to_dict(), store.now())
+                raise
             try:
                 yield
             except BaseException:
                 store.extend_outlay(self.name, self.target, -added, Outlay())
                 raise
+
+    def _plan_of_more(self, more: int, most: float | None, times: int) -> Plan:
+        """Return a plan to be approved, of a sweep that goes on with `more` trials. It went on
+        `times` times already."""
+        cost = "unknown" if most is None else f"at most ${most:,.2f} at list prices"
+        trials = f"{more} more, and those that the sweep has not started"
+        request = {"sweep": self.name, "more": more, "times": times}
+        summary = (("sweep", f"{self.name} goes on"), ("trials", trials), ("cost", cost))
+        return Plan(self.target, self.name, self.job_name, request, summary=summary)
+
+    @property
+    def _parallel(self) -> int:
+        """How many trials run at a time."""
+        record = self._kept()
+        return 1 if record is None else int(record.job.get("parallel", 1))
 
     def _check_budget(self, more: int, hint: str) -> None:
         """Raise UsageError with `hint` if the sweep, with `more` trials, can cost more than
@@ -222,6 +261,7 @@ class SweepRun(Run):
         name: str | None = None,
         ignore: Sequence[str] = (),  # noqa: ARG002 - the promise's
         online: bool = True,  # noqa: ARG002
+        exactly: Plan | JsonMapping | str | None = None,
         on_plan: Callable[[Plan], None] | None = None,  # noqa: ARG002
         on_bytes: ByteProgress | None = None,  # noqa: ARG002
         on_run: Callable[[Run], None] | None = None,
@@ -232,7 +272,7 @@ class SweepRun(Run):
             UsageError: no trial has failed, the sweep is still running, a service's tuner runs it,
                 it could cost more than `max_cost`, or `overrides` or `name` is given.
         """
-        if overrides or name is not None:
+        if overrides or name is not None or exactly is not None:
             message = "`rerun` repeats the trials of a sweep unchanged"
             hint = "submit the sweep's file with `--set`, or rerun one trial by the name of its run"
             raise UsageError(message, hint=hint, code="CT067")
@@ -252,6 +292,13 @@ class SweepRun(Run):
         if on_run is not None:
             on_run(self)
         return self
+
+    def curves(self) -> list[Curve]:
+        """Return the metrics of all trials."""
+        curves: list[Curve] = []
+        for run in self.parts():
+            curves += run.curves()
+        return curves
 
     def history(self) -> Figure:
         """Plot the objective's value of each trial by trial number, and the best value so far.
@@ -280,12 +327,8 @@ class SweepRun(Run):
             self.name, str(self.ref), status, trials, self.objective, {}, cost
         )
         page = to_html(document)
-        # without matplotlib or a value, the page has no curve
-        with suppress(MissingExtra, UsageError):
-            curve = png_of(history(trials, self.objective))
-            address = f"data:image/png;base64,{b64encode(curve).decode()}"
-            page += f'<img alt="the objective of each trial" src="{address}">\n'
-        return page
+        draw = partial(history, trials, self.objective)
+        return page + picture(draw, "the objective of each trial")
 
     @property
     def directory(self) -> Path | None:
@@ -371,8 +414,6 @@ class SweepRun(Run):
     def _driven_costs(self) -> Iterator[_TrialCost]:
         """Yield the cost of every run that cloudtrain's driver started, including runs that `rerun`
         has replaced. The target is asked for the billed cost of running trials."""
-        from cloudtrain.lifecycle.runs.costs import cost_of
-
         with read_store(self._settings.state_dir) as store:
             rows = store.of_sweep(trials_key(self.name))
             money = store.money()
@@ -413,10 +454,7 @@ def _tuner_costs(trials: Sequence[Trial], hourly: float | None) -> Iterator[_Tri
     """Yield the cost of each trial of a service's tuner, estimated from its running time, because
     tuners do not report costs."""
     for trial in trials:
-        end_time = trial.ended if trial.ended is not None else time.time()
-        duration = 0.0 if trial.started is None else max(0.0, end_time - trial.started)
-        cost = None if hourly is None else over(hourly, duration)
-        yield _TrialCost(cost, trial.state.is_final)
+        yield _TrialCost(cost_of_trial(trial, hourly), trial.state.is_final)
 
 
 # A sweep and its trials as documents, for the command line and for notebooks.
@@ -496,11 +534,37 @@ def ranked(trials: Sequence[Trial], objective: Objective | None) -> list[Trial]:
     return sorted(with_value, key=lambda trial: (not trial.counts, sign * (trial.value or 0.0)))
 
 
+def best_report(trial: Trial, objective: Objective | None) -> float | None:
+    """Return the best value that a trial has reported, which may be an earlier one than its last;
+    None without a value."""
+    if objective is None:
+        return None
+    choose = max if objective.goal == "maximize" else min
+    return choose(trial.reports, default=trial.value)
+
+
+def cost_of_trial(trial: Trial, hourly: float | None) -> float | None:
+    """Return the list price of a trial so far in US dollars, from what its instances cost an hour;
+    None if it is unknown."""
+    if hourly is None:
+        return None
+    end_time = trial.ended if trial.ended is not None else time.time()
+    duration = 0.0 if trial.started is None else max(0.0, end_time - trial.started)
+    return over(hourly, duration)
+
+
 def trials_table(
-    trials: Sequence[Trial], objective: Objective | None, *, best: Trial | None = None
+    trials: Sequence[Trial],
+    objective: Objective | None,
+    *,
+    best: Trial | None = None,
+    hourly: float | None = None,
 ) -> Table:
-    """Return a table with one row per trial. A star marks the best trial."""
+    """Return a table with one row per trial. A star marks the best trial. `hourly` is the price of
+    a trial's instances."""
     best = best or best_of(trials, objective)
+    bests = [best_report(trial, objective) for trial in trials]
+    has_bests = bests != [trial.value for trial in trials]
     names: dict[str, None] = {}
     for trial in trials:
         names |= dict.fromkeys(trial.values)
@@ -508,25 +572,37 @@ def trials_table(
     headers = ["TRIAL", "STATE"]
     if objective is not None:
         headers.append(objective.metric.upper())
+    if has_bests:
+        headers.append("BEST")
     headers += [name.upper() for name in names]
     headers.append("TOOK")
+    if hourly:
+        headers.append("COST")
     if has_reasons:
         headers.append("REASON")
 
     rows = []
-    for trial in trials:
+    for trial, best_value in zip(trials, bests, strict=True):
         is_best = best is not None and trial.number == best.number
         number = f"{trial.number}*" if is_best else str(trial.number)
         state = "stopped early" if trial.stopped_early else state_cell(trial.state)
         row: list[Cell] = [number, state]
         if objective is not None:
-            row.append("" if trial.value is None else f"{trial.value:.4g}")
+            row.append(_value_text(trial.value))
+        if has_bests:
+            row.append(_value_text(best_value))
         row += [value_text(trial.values.get(name)) for name in names]
         row.append(_took(trial))
+        if hourly:
+            row.append(f"${cost_of_trial(trial, hourly):,.2f}")
         if has_reasons:
             row.append(trial.reason or "")
         rows.append(tuple(row))
     return Table(tuple(headers), rows)
+
+
+def _value_text(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"
 
 
 def _time_left(trials: Sequence[Trial], total: int, status: RunStatus) -> str:

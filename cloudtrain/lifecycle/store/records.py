@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cloudtrain.errors import StoreError, UsageError
 from cloudtrain.job.script import read_hyperparameters
+from cloudtrain.runtime.proc import start_of
 from cloudtrain.system.files import KEPT, STORE_FILE
 from cloudtrain.system.private import close_state_folder
-from cloudtrain.system.processes import boot_id, start_of
+from cloudtrain.system.processes import boot_id
 
 if TYPE_CHECKING:
     from cloudtrain.job.processing import AnyJob
@@ -32,13 +33,13 @@ def salt_of_new_store(folder: Path) -> str:
     """Return the salt that a new store in `folder` would get now.
 
     The salt is a hash of the host name, the id of the current boot, the path, and the device and
-    inode of the nearest existing folder. Two containers made from one image therefore get different
-    salts.
+    inode of the top of its file system. Two containers made from one image therefore get different
+    salts. Another process that creates the folder meanwhile changes nothing.
     """
-    nearest = next(filter(Path.exists, (folder, *folder.parents)))
-    status = nearest.stat()
-    device_and_inode = (str(status.st_dev), str(status.st_ino))
-    return _hash(os.uname().nodename, boot_id(), os.path.realpath(folder), *device_and_inode)
+    path = Path(os.path.realpath(folder))
+    top = next(filter(os.path.ismount, (path, *path.parents)))
+    status = top.stat()
+    return _hash(os.uname().nodename, boot_id(), str(path), str(status.st_dev), str(status.st_ino))
 
 
 def salt_of_moved_store(salt: str, location: str) -> str:
@@ -46,12 +47,13 @@ def salt_of_moved_store(salt: str, location: str) -> str:
     return _hash(salt, location)
 
 
-def location_in(folder: Path) -> str:
+def location_in(folder: Path, content: Path | None = None) -> str:
     """Return the location of the store in `folder`, as a hash of host, path and inode; empty if
-    there is no store. A copy has another location. A reboot does not change the location."""
+    there is no store. A copy has another location. A reboot does not change the location. `content`
+    is the file that will be the store."""
     file = folder / STORE_FILE
     try:
-        inode = file.stat().st_ino
+        inode = (content or file).stat().st_ino
     except OSError:
         return ""
     return _hash(os.uname().nodename, os.path.realpath(file), str(inode))
@@ -243,7 +245,7 @@ def condition_of(text: str) -> Condition:
     match = re.fullmatch(_CONDITION, text)
     if match is None:
         hint = "write a hyperparameter, one of = != < <= > >=, and a value: `learning_rate<0.01`"
-        raise UsageError(f"`{text}` is not a condition", hint=hint)
+        raise UsageError(f"`{text}` is not a condition", hint=hint, code="CT909")
     return Condition("hyperparameter", match["key"], match["operator"], match["value"])
 
 

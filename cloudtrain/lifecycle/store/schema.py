@@ -60,6 +60,8 @@ def open_store(folder: Path) -> Iterator[Store]:
         make_state_folder(folder, ours=KEPT)
         # SQLite gives the files beside the database the mode of the database
         close_file(folder / STORE_FILE)
+        with translate_errors(folder):
+            _detach(folder)
         db = sqlite3.connect(folder / STORE_FILE, timeout=30, isolation_level=None)
     except (OSError, sqlite3.Error) as error:
         raise unusable(folder, error) from error
@@ -122,16 +124,59 @@ def _up_to_date(db: sqlite3.Connection) -> sqlite3.Connection:
     return copy
 
 
+def _detach(folder: Path) -> None:
+    """Give a copy that consists of hard links (`cp -al`) a database of its own. What it writes into
+    the shared one would be written into the original's too, and damage it: SQLite takes two paths
+    for two databases."""
+    file = folder / STORE_FILE
+    if file.stat().st_nlink == 1:
+        return
+    with _locked(folder), closing(_open_to_read(folder)) as shared:
+        _check_version(shared, folder)
+        with closing(_up_to_date(shared)) as db:
+            here = location_in(folder)
+            if _is_at(db, here):
+                return  # the original
+            own_file = file.with_name(f"{STORE_FILE}.own")
+            close_file(own_file)
+            salt = _salt_at(db, here, "")  # that of a dry run until now
+            with closing(sqlite3.connect(own_file)) as own:
+                db.backup(own)
+                place = (salt, location_in(folder, own_file))
+                own.execute("UPDATE identity SET salt = ?, location = ?", place)
+                own.commit()
+        for ending in ("-wal", "-shm"):
+            file.with_name(STORE_FILE + ending).unlink(missing_ok=True)
+        own_file.replace(file)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold a lock on the folder, for what only one process may do at a time."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def _identify(db: sqlite3.Connection, folder: Path, salt_if_new: str) -> str:
     """Return the salt of this store, and record it with the store's current location. `salt_if_new`
     becomes the salt of a store that has none yet."""
     location = location_in(folder)
-    if db.execute("SELECT 1 FROM identity WHERE location = ?", (location,)).fetchone() is None:
+    if not _is_at(db, location):
         with transaction(db):
             salt = _salt_at(db, location, salt_if_new)  # another process may have been faster
             db.execute("DELETE FROM identity")
             db.execute("INSERT INTO identity (salt, location) VALUES (?, ?)", (salt, location))
     return _salt_at(db, location, salt_if_new)
+
+
+def _is_at(db: sqlite3.Connection, location: str) -> bool:
+    """Return whether the store was created or last written at `location`."""
+    row = db.execute("SELECT 1 FROM identity WHERE location = ?", (location,))
+    return row.fetchone() is not None
 
 
 def _salt_at(db: sqlite3.Connection, location: str, salt_if_new: str) -> str:
@@ -151,12 +196,8 @@ def _write_ahead(db: sqlite3.Connection, folder: Path) -> None:
     at a time, because SQLite does not wait for other processes during the switch."""
     if db.execute("PRAGMA journal_mode").fetchone()[0] == "wal":
         return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    with _locked(folder):
         db.execute("PRAGMA journal_mode = WAL")
-    finally:
-        os.close(descriptor)
 
 
 def _check_version(db: sqlite3.Connection, folder: Path) -> None:

@@ -9,10 +9,13 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
+from math import inf
 from pathlib import Path
 from typing import Any
 
 from cloudtrain.errors import StoreError
+from cloudtrain.lifecycle.store.outbox import Outbox
+from cloudtrain.lifecycle.store.plans import OPEN, Gate, Plans
 from cloudtrain.lifecycle.store.records import (
     NOWHERE,
     Condition,
@@ -28,7 +31,8 @@ from cloudtrain.lifecycle.store.records import (
     location_in,
 )
 from cloudtrain.machines.spending import exceeds
-from cloudtrain.plans.states import AFTER, REHEARSAL, SWEEP, TRIAL, RunRef, RunState, RunStatus
+from cloudtrain.plans.progress import MetricSummary, RunStatus
+from cloudtrain.plans.states import AFTER, REHEARSAL, SWEEP, TRIAL, RunRef, RunState
 from cloudtrain.system.processes import Moment, ProcessLock, read_clock
 
 STAGES = ("planned", "uploaded", "sent", "accepted", "reported")
@@ -69,6 +73,8 @@ class RunRecord:
     """The position in the order of submission. The store assigns it."""
     metrics: str | None = None
     """The metrics of the last known status, as JSON."""
+    main: str | None = None
+    """The summary of the main metric, as JSON."""
 
     @property
     def ref(self) -> RunRef:
@@ -79,8 +85,24 @@ class RunRecord:
     def status(self) -> RunStatus:
         """The run's last known status. Metrics that cannot be read are left out."""
         state = RunState(self.state)
-        metrics = _read_metrics(self.metrics or "{}")
-        return RunStatus(state, self.reason, self.started, self.ended, metrics=metrics)
+        return RunStatus(
+            state,
+            self.reason,
+            self.started,
+            self.ended,
+            metrics=self.last_metrics,
+            main=self.summary,
+        )
+
+    @property
+    def last_metrics(self) -> dict[str, float]:
+        """The metrics of the last known status; empty if they cannot be read."""
+        return {} if self.metrics is None else _read_metrics(self.metrics)
+
+    @property
+    def summary(self) -> MetricSummary | None:
+        """The summary of the main metric; None if there is none, or if it cannot be read."""
+        return None if self.main is None else _read_summary(self.main)
 
     @classmethod
     def of_row(cls, row: Sequence[object], now: float) -> RunRecord:
@@ -97,8 +119,10 @@ class RunRecord:
                     known_times.append(values[name])
             elif name in ("counter", "seq"):
                 values[name] = value if isinstance(value, int) else 0
+            elif value is None or type(value) is str:
+                values[name] = value
             else:
-                values[name] = None if value is None else as_text(value)
+                values[name] = as_text(value)
 
         values["created"] = known_times[0] if known_times else now
         if values["stage"] not in STAGES:
@@ -120,6 +144,16 @@ def _read_metrics(content: str) -> dict[str, float]:
     return values if are_numbers else {}
 
 
+def _read_summary(content: str) -> MetricSummary | None:
+    """Return the summary in a column of the database; None if it cannot be read."""
+    with suppress(ValueError, TypeError, KeyError):
+        fields = json.loads(content)
+        fields["trend"] = tuple(map(float, fields["trend"]))
+        fields["last"] = float(fields["last"])
+        return MetricSummary(**fields)
+    return None
+
+
 _STATES = frozenset(state.value for state in RunState)
 UNFINISHED = tuple(state for state in RunState if not state.is_final)
 """The states of a run that has not ended."""
@@ -139,7 +173,7 @@ _DAY = 24 * 3600.0
 
 _FIELDS = tuple(field.name for field in fields(RunRecord))
 _COLUMNS = ", ".join(_FIELDS)
-_OF_A_RUN = ("written", "origins", "labels", "sent", "money")
+_OF_A_RUN = ("written", "origins", "labels", "sent", "money", "annotations")
 """Tables with rows that belong to a run."""
 
 _IN_COLUMNS = ("version", "file", "bundle", "commit", "branch", "dirty", "difference")
@@ -173,10 +207,14 @@ class Store:
     ) -> None:
         self.salt = salt
         """Part of the run names that this store assigns."""
+        self.outbox: Outbox = Outbox(db)
+        """The events of the runs."""
+        self.plans: Plans = Plans(db)
+        """The plans that were sent or wait for an approval."""
         self._db = db
+        self.folder: Path = folder
         db.text_factory = as_text  # bytes that are not UTF-8 would end the query
         db.create_function("number", 1, as_number, deterministic=True)
-        self._folder = folder
         self._clock = clock
         self._location = location_in(folder)
 
@@ -199,15 +237,16 @@ class Store:
         origin: Origin = NOWHERE,
         job_record: JobRecord | None = None,
         outlay: Outlay = Outlay(),
+        gate: Gate = OPEN,
     ) -> ProcessLock | None:
         """Reserve the name of the run `record`: record stage `planned`, and return a lock that
         lasts until this process ends. Return None if the name is taken, or if its key already has a
         run of this submitter with this or a higher counter.
 
         `outputs` maps the run's outputs to their locations, `origin` is the origin of the
-        submission, and `job_record` is the data that is sent. Raises the error of `outlay.check`:
-        one transaction asks and records the outlay, so that two commands cannot spend the same
-        money.
+        submission, and `job_record` is the data that is sent. Raises the errors of `outlay.check`
+        and `Plans.let_through`: one transaction asks and records what is taken, so that two
+        commands cannot spend the same money, or use the same approval.
         """
         with self._writing():
             query = (
@@ -221,7 +260,9 @@ class Store:
             if lock is None:
                 return None
             try:
-                self._spend(record.name, record.target, outlay)
+                is_covered = self._spend(record.name, record.target, outlay)
+                if gate.sha256:
+                    self.plans.let_through(record.name, gate, self.now(), is_covered=is_covered)
             except BaseException:
                 lock.release(remove=True)
                 raise
@@ -264,6 +305,7 @@ class Store:
         """Remove a submission that never reached its target. Its name is free again."""
         with self._writing():
             self._delete(name, "runs", "outlays", *_OF_A_RUN)
+            self.plans.give_back(name)
             self._note(name, "forgotten")
 
     def remove(self, name: str) -> None:
@@ -295,11 +337,12 @@ class Store:
         """Record a run's status, as the target returned it."""
         state = status.state.value
         metrics = json.dumps(status.metrics) if status.metrics else None
-        values = (state, status.reason, status.started, status.ended, metrics, name)
+        main = json.dumps(status.main._asdict()) if status.main else None
+        values = (state, status.reason, status.started, status.ended, metrics, main, name)
         with self._writing():
             self._db.execute(
                 "UPDATE runs SET state = ?, reason = ?, started = ?, ended = ?,"
-                " metrics = coalesce(?, metrics) WHERE name = ?",
+                " metrics = coalesce(?, metrics), main = coalesce(?, main) WHERE name = ?",
                 values,
             )
             if status.billable_seconds is not None:
@@ -322,6 +365,12 @@ class Store:
             )
             self._db.execute("UPDATE outlays SET at = ? WHERE name = ?", (self.now(), name))
 
+    def spend(self, name: str, target: str, outlay: Outlay) -> None:
+        """Record the outlay of a submission whose request is sent again, in place of that of its
+        first request. Raises the error of `outlay.check`, and changes nothing then."""
+        with self._writing():
+            self._spend(name, target, outlay)
+
     def outlay_of(self, name: str) -> float | None:
         """Return the most that a submission can spend; None if unknown."""
         row = self._db.execute("SELECT most FROM outlays WHERE name = ?", (name,)).fetchone()
@@ -333,9 +382,14 @@ class Store:
         of_trials: float = self._db.execute(query, (sweep,)).fetchone()[0]
         return max(0.0, (self.outlay_of(sweep) or 0.0) - of_trials)
 
-    def extend_outlay(self, name: str, target: str, more: float, outlay: Outlay) -> None:
-        """Add `more` dollars to the outlay of a sweep. Raises the error of `outlay.check`."""
+    def extend_outlay(
+        self, name: str, target: str, more: float, outlay: Outlay, gate: Gate = OPEN
+    ) -> None:
+        """Add `more` dollars to the outlay of a sweep. Raises the errors of `outlay.check` and
+        `Plans.let_through`."""
         with self._writing():
+            if gate.sha256:
+                self.plans.let_through(name, gate, self.now(), is_covered=False)
             if outlay.check is not None:
                 outlay.check(self._committed(target))
             self._db.execute("UPDATE outlays SET most = most + ? WHERE name = ?", (more, name))
@@ -404,13 +458,67 @@ class Store:
         rows = self._db.execute("SELECT name, hourly, billable_seconds, cost FROM money")
         return {name: Money(*map(as_amount, rest)) for name, *rest in rows}
 
-    def tags(self) -> dict[str, dict[str, str]]:
-        """Return the tags of each run that has tags, by the run's name."""
-        tags: dict[str, dict[str, str]] = {}
-        rows = self._db.execute("SELECT name, key, value FROM labels WHERE kind = 'tag'")
+    def labels(self, kind: str, changed_since: int = -1) -> dict[str, dict[str, str]]:
+        """Return the labels of one kind, `tag` or `hyperparameter`, of each run that has some, by
+        the run's name. With `changed_since`, only of runs that changed after that revision."""
+        labels: dict[str, dict[str, str]] = {}
+        rows = self._db.execute(
+            "SELECT name, labels.key, value FROM labels JOIN runs USING (name)"
+            " WHERE kind = ? AND revision > ?",
+            (kind, changed_since),
+        )
         for name, key, value in rows:
-            tags.setdefault(as_text(name), {})[as_text(key)] = as_text(value)
-        return tags
+            labels.setdefault(as_text(name), {})[as_text(key)] = as_text(value)
+        return labels
+
+    def annotate(
+        self, name: str, note: str | None, tags: Mapping[str, str | None], *, is_pinned: bool | None
+    ) -> None:
+        """Change what people have added to a run. None keeps the note or the pin, and removes a
+        tag."""
+        with self._writing():
+            before = self.annotations().get(name, ("", False))
+            for key, value in tags.items():
+                self._db.execute(
+                    "DELETE FROM labels WHERE name = ? AND kind = 'tag' AND key = ?", (name, key)
+                )
+                if value is not None:
+                    self._db.execute(
+                        "INSERT INTO labels (name, kind, key, value) VALUES (?, 'tag', ?, ?)",
+                        (name, key, value),
+                    )
+            values = (
+                name,
+                before[0] if note is None else note,
+                before[1] if is_pinned is None else is_pinned,
+            )
+            self._db.execute(
+                "INSERT OR REPLACE INTO annotations (name, note, pinned) VALUES (?, ?, ?)", values
+            )
+
+    def annotations(self) -> dict[str, tuple[str, bool]]:
+        """Return the note of each run that has annotations, and whether it is pinned, by the run's
+        name."""
+        rows = self._db.execute("SELECT name, note, pinned FROM annotations")
+        return {as_text(name): (as_text(note), bool(pinned)) for name, note, pinned in rows}
+
+    def count(self, *, trials: bool = False) -> int:
+        """Return the number of runs, with or without the trials of sweeps."""
+        condition = "1" if trials else _NO_TRIAL
+        query = f"SELECT count(*) FROM runs WHERE {condition}"
+        count: int = self._db.execute(query).fetchone()[0]
+        return count
+
+    @property
+    def revision(self) -> int:
+        """The number of changes of runs so far."""
+        revision: int = self._db.execute("SELECT newest FROM revisions").fetchone()[0]
+        return revision
+
+    def folders(self) -> dict[str, str]:
+        """Return the folder that each run was submitted from, by the run's name."""
+        rows = self._db.execute("SELECT name, folder FROM origins")
+        return {as_text(name): as_text(folder) for name, folder in rows}
 
     def label_keys(self, kind: str) -> list[str]:
         """Return the keys of all labels of runs of one kind, `tag` or `hyperparameter`."""
@@ -423,10 +531,10 @@ class Store:
         """Return the run with exactly that name; None if the store has none."""
         return self._first("WHERE name = ?", (name,))
 
-    def starting_with(self, prefix: str, *, limit: int = 50) -> list[RunRecord]:
-        """Return the runs whose name starts with `prefix`, newest first. Trials of sweeps are
-        returned only if no other run matches."""
-        values = (prefix, prefix + "\U0010ffff", limit)
+    def starting_with(self, prefix: str) -> list[RunRecord]:
+        """Return the newest 50 runs whose name starts with `prefix`, newest first. Trials of sweeps
+        are returned only if no other run matches."""
+        values = (prefix, prefix + "\U0010ffff", 50)
         rows = self._select(
             f"WHERE name >= ? AND name < ? AND {_NO_TRIAL} ORDER BY seq DESC LIMIT ?", values
         )
@@ -453,10 +561,12 @@ class Store:
         where: Sequence[Condition] = (),
         rehearsals: bool = True,
         trials: bool = False,
+        changed_since: int | None = None,
     ) -> list[RunRecord]:
         """Return runs, newest first: all, or only those that match `states`, the job name `job` and
         the conditions `where`. With `rehearsals=False`, finished rehearsals are left out. With
-        `trials=True`, the trials of sweeps are included."""
+        `trials=True`, the trials of sweeps are included. With `changed_since`, only runs that
+        changed after that revision of the store."""
         conditions = ["1" if trials else _NO_TRIAL]
         values = list[object]()
 
@@ -467,6 +577,9 @@ class Store:
         if job is not None:
             conditions.append("job_name = ?")
             values.append(job)
+        if changed_since is not None:
+            conditions.append("revision > ?")
+            values.append(changed_since)
         if not rehearsals:
             conditions.append(f"NOT ({_OLD_REHEARSAL})")
         for condition in where:
@@ -570,30 +683,32 @@ class Store:
     def lock(self, name: str) -> ProcessLock | None:
         """Take the lock of a submission. Return None if another process holds the lock. A held lock
         shows that the submitting process is alive."""
-        return ProcessLock.take(self._folder / "submitting" / f"{name}.lock")
+        return ProcessLock.take(self.folder / "submitting" / f"{name}.lock")
 
     def now(self) -> float:
         """Return the time in seconds since the epoch."""
         return self._clock().wall
 
-    def _spend(self, name: str, target: str, outlay: Outlay) -> None:
-        """Record the outlay of a submission. Raises the error of `outlay.check`, which is not asked
-        for a trial that its sweep has money for."""
+    def _spend(self, name: str, target: str, outlay: Outlay) -> bool:
+        """Record the outlay of a submission, and return whether it is a trial that its sweep has
+        money for. Raises the error of `outlay.check`, which is not asked for such a trial."""
+        self._db.execute("DELETE FROM outlays WHERE name = ?", (name,))  # it counts once
         is_paid = bool(outlay.sweep) and not exceeds(
             outlay.most or 0.0, self.set_aside(outlay.sweep)
         )
         if outlay.check is not None and not is_paid:
             outlay.check(self._committed(target))
         self._db.execute(
-            "INSERT OR REPLACE INTO outlays (name, target, at, most, pool, hourly, sweep)"
+            "INSERT INTO outlays (name, target, at, most, pool, hourly, sweep)"
             " VALUES (?, ?, ?, ?, ?, ?, ?)",
             (name, target, self.now(), *outlay[:4]),
         )
+        return is_paid
 
     def _committed(self, target: str) -> float:
         """Return what the submissions of the last 24 hours to a target can spend: the bill of a run
-        that has one, else the most. A sweep on this machine and a run that waits for others count
-        until they have ended, because they start runs later."""
+        that has one, else the most; infinity if that is not known. A sweep on this machine and a
+        run that waits for others count until they have ended: they start runs later."""
         rows = self._db.execute(
             "SELECT outlays.name, key, state, most, pool, outlays.hourly,"
             " money.hourly, billable_seconds, cost"
@@ -609,18 +724,19 @@ class Store:
             billed = _bill_of(Money(*bill), price or 0.0)
             has_ended = state not in UNFINISHED
             if as_text(key).startswith(SWEEP):
-                total += 0.0 if has_ended else self.set_aside(name)
+                left = inf if most is None else self.set_aside(name)
+                total += 0.0 if has_ended else left
             elif has_ended and billed is not None:
                 total += billed + (pool or 0.0)
             else:
-                total += most or 0.0
+                total += inf if most is None else most
         return total
 
     def _check_still_there(self) -> None:
         """Raise StoreError if the database's file is not the one that was opened."""
-        if location_in(self._folder) != self._location:
+        if location_in(self.folder) != self._location:
             message = (
-                f"the run store in `{self._folder}` was removed or replaced while a job was "
+                f"the run store in `{self.folder}` was removed or replaced while a job was "
                 "being submitted"
             )
             hint = "`cloudtrain ps` shows all known runs; submit the job again"
@@ -686,7 +802,7 @@ class Store:
     @contextmanager
     def _writing(self) -> Iterator[None]:
         """Run a block as one transaction, and translate its errors."""
-        with translate_errors(self._folder), transaction(self._db):
+        with translate_errors(self.folder), transaction(self._db):
             yield
 
 

@@ -36,9 +36,19 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from cloudtrain.errors import CloudtrainError, NameTaken, StoreError, TargetError, TargetUnreachable
+from cloudtrain.errors import (
+    CloudtrainError,
+    NameTaken,
+    PersonNeeded,
+    PlanDiffers,
+    StoreError,
+    TargetError,
+    TargetUnreachable,
+)
+from cloudtrain.lifecycle.store.plans import OPEN
 from cloudtrain.lifecycle.store.records import NOWHERE, JobRecord, Origin, Outlay
 from cloudtrain.lifecycle.store.store import SENT, RunRecord, Store
+from cloudtrain.lifecycle.submission.approval import gate_of
 from cloudtrain.plans.states import AFTER, SWEEP, TUNER, RunRef, RunState, service_name
 from cloudtrain.system.plugins import part
 from cloudtrain.targets.contract import BundleWriter, ByteProgress, Service, TunerMaker
@@ -54,6 +64,17 @@ job."""
 
 ServiceOf = Callable[[str], Service]
 """Maps the name of a service to the service: a target's, or one of `cloudtrain.plans.states`."""
+
+
+class Expected(NamedTuple):
+    """The only plan that may be sent: its hash or the beginning of it, empty if any may be sent;
+    and a function that returns the error for another plan, with what differs."""
+
+    sha256: str = ""
+    error: Callable[[Store, Plan], CloudtrainError] | None = None
+
+
+ANY_PLAN = Expected()
 
 
 class Recovered(NamedTuple):
@@ -97,6 +118,8 @@ class Sending:
         record: returns the folder and terminal that the job is submitted from, with the job's
             labels, and the record of the plan for the store.
         finish: called with the run's name when the run is reported, to complete the record.
+        expected: the only plan that may be sent, if the caller names one.
+        has_passed: whether the run passed its gate when it began to wait for others.
     """
 
     service: Service
@@ -108,14 +131,16 @@ class Sending:
     record: Callable[[Store, Plan], tuple[Origin, JobRecord | None]] = lambda *_: (NOWHERE, None)
     watch: Watch = SILENT
     finish: Callable[[Store, str], None] | None = None
+    expected: Expected = ANY_PLAN
+    has_passed: bool = False
 
 
 class Submitted(NamedTuple):
     """The run that results from a submit.
 
     Attributes:
-        adopted: whether an earlier, interrupted command submitted the run and may not have reported
-            it.
+        adopted: whether an earlier command submitted the run: an interrupted one, which may not
+            have reported it, or one that sent the expected plan.
         unreported: earlier runs of the same job that the user may not have seen, but that are too
             old to be adopted.
     """
@@ -141,19 +166,52 @@ def send_once(store: Store, sending: Sending, service_of: ServiceOf) -> Submitte
 def _send_or_adopt(store: Store, sending: Sending, service_of: ServiceOf) -> Submitted:
     """Do all of `send_once` but `sending.finish`."""
     recover(store, service_of)
+    found = _sent_as_expected(store, sending)
+    if found is not None:
+        return found
+
+    expected = sending.expected.sha256
     too_old = list[RunRecord]()
     for record in _unfinished_of(store, sending):
         with _take_over(store, record) as current:
             if current is None:
                 continue
+            is_meant = not expected or store.plans.run_of(expected) == current.name
             if current.stage == "accepted":
-                if store.seconds_since(current.name, "accepted") < OFFERED_FOR:
+                is_recent = store.seconds_since(current.name, "accepted") < OFFERED_FOR
+                if is_meant and is_recent:
                     found = Submitted(current, adopted=True, unreported=tuple(too_old))
                     return _report(store, sending, found)
                 too_old.append(current)
-            elif current.stage == "sent":
+            elif current.stage == "sent" and is_meant:
                 return _send_again(store, sending, current, tuple(too_old))
     return _start(store, sending, tuple(too_old))
+
+
+def _sent_as_expected(store: Store, sending: Sending) -> Submitted | None:
+    """Return the run that was sent and reported with the expected plan, if there is one.
+
+    Raises:
+        TargetUnreachable: another command is sending this plan now.
+    """
+    expected = sending.expected.sha256
+    name = store.plans.run_of(expected) if expected else None
+    if name is None:
+        return None
+    record = store.get(name)
+    if record is None:
+        message = f"the plan {expected[:12]} was sent as `{name}`, which was removed"
+        raise PlanDiffers(message, hint="make a new plan: `cloudtrain plan`")
+    with _take_over(store, record) as current:
+        if current is None and store.get(name) is not None:
+            message = f"another command is sending the plan {expected[:12]} as `{name}`"
+            raise TargetUnreachable(message, hint="run the same command again in a few seconds")
+        if current is None or current.stage != "reported":
+            return None
+    submitted = Submitted(current, adopted=True)
+    if sending.watch.on_run is not None:
+        sending.watch.on_run(submitted)
+    return submitted
 
 
 def find_service(name: str, context: ServiceContext) -> Service:
@@ -261,6 +319,16 @@ def _start(store: Store, sending: Sending, unreported: tuple[RunRecord, ...]) ->
         next_in_store = store.next_counter(sending.key, sending.submitter)
         counter = max(next_in_store, highest_taken + 1)
         plan = sending.plan_of(store, counter)
+        if not plan.sha256.startswith(sending.expected.sha256):
+            # another command may just have sent the expected plan
+            found = _sent_as_expected(store, sending)
+            if found is not None:
+                return found
+            if store.get(plan.run_name) is not None:
+                highest_taken = counter
+                continue
+            assert sending.expected.error is not None, "a hash has one"
+            raise sending.expected.error(store, plan)
         record = RunRecord(
             name=plan.run_name,
             target=plan.target,
@@ -277,7 +345,17 @@ def _start(store: Store, sending: Sending, unreported: tuple[RunRecord, ...]) ->
         # `run:...` ignores case
         outputs = {name.lower(): place for name, place in plan.outputs.items()}
         origin, job_record = sending.record(store, plan)
-        lock = store.reserve(record, outputs, origin, job_record, sending.outlay(plan))
+        outlay = sending.outlay(plan)
+        gate = OPEN
+        if not sending.has_passed:
+            is_expected = bool(sending.expected.sha256)
+            gate = gate_of(store, plan, job_record, is_expected=is_expected)
+        try:
+            lock = store.reserve(record, outputs, origin, job_record, outlay, gate)
+        except PersonNeeded:
+            if job_record is not None:
+                store.plans.ask(plan.sha256, job_record.plan, store.now())
+            raise
         if lock is None:
             # without such a run, another process has taken the counter; the store knows the next
             if store.get(record.name) is not None:
@@ -304,6 +382,7 @@ def _send_again(
         hint = f"run the same command again in {math.ceil(seconds)} s"
         raise TargetUnreachable(message, hint=hint)
     plan = sending.plan_of(store, record.counter)
+    store.spend(record.name, record.target, sending.outlay(plan))
     _send(store, sending, plan, record)
     return _report(store, sending, Submitted(record, unreported=unreported))
 

@@ -3,15 +3,18 @@ on, the trial of a sweep, a rehearsal, and a run that has waited. `send_once` se
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from cloudtrain.code.files import Entry
 from cloudtrain.code.tree import SourceChanged
+from cloudtrain.documents import JsonMapping
 from cloudtrain.errors import (
     CloudtrainError,
     JobError,
@@ -24,14 +27,19 @@ from cloudtrain.errors import (
 from cloudtrain.job.file import fields_of, model_of_kind
 from cloudtrain.job.overrides import override
 from cloudtrain.job.training import BUNDLED
+from cloudtrain.lifecycle.detached.driven import ensure_sender, watch_interval
+from cloudtrain.lifecycle.notifications.channels import check_channels, own_channels
 from cloudtrain.lifecycle.past.sent import JobSource, SameCode, code_of, keep_plan, settings_of
 from cloudtrain.lifecycle.preparing.hidden import is_hidden, texts_of
 from cloudtrain.lifecycle.preparing.prepare import NAMELESS, NAMELESS_SWEEP, prepare
 from cloudtrain.lifecycle.store.records import JobRecord, Origin, Outlay, labels_of, origin_here
 from cloudtrain.lifecycle.store.schema import open_store
 from cloudtrain.lifecycle.store.store import RunRecord, Store
+from cloudtrain.lifecycle.submission.approval import hash_of
 from cloudtrain.lifecycle.submission.once import (
+    ANY_PLAN,
     SILENT,
+    Expected,
     Sending,
     Submitted,
     Watch,
@@ -41,7 +49,7 @@ from cloudtrain.lifecycle.submission.once import (
 from cloudtrain.machines.spending import Spending
 from cloudtrain.plans.plan import Plan, Upload, hide
 from cloudtrain.plans.states import AFTER, TRIAL, TUNER
-from cloudtrain.rules.engine import can_be_ignored
+from cloudtrain.rules.engine import can_be_ignored, plural
 from cloudtrain.rules.machines import over_cap, spending_of, without_price
 from cloudtrain.rules.values import values_to_hide
 from cloudtrain.system.git import Commit, Differences, commit_of, git_timeout
@@ -59,18 +67,65 @@ if TYPE_CHECKING:
     from cloudtrain.lifecycle.preparing.prepare import Ready
     from cloudtrain.lifecycle.sweeps.plan import ReadySweep
     from cloudtrain.lifecycle.sweeps.service import Specification
-    from cloudtrain.plans.states import Trial
+    from cloudtrain.plans.progress import Trial
 
 
-def submit(sending: Sending, here: Settings) -> Submitted:
-    """Send a job exactly once, through this user's run store."""
+def submit(
+    sending: Sending, here: Settings, exactly: Plan | JsonMapping | str | None = None
+) -> Submitted:
+    """Send a job exactly once, through this user's run store. `exactly`: the only plan that may be
+    sent, as the public `submit` describes it.
+
+    Raises:
+        SettingsError: a mistake in `[notify]` or `[approval]`; nothing was sent.
+        PlanDiffers: the plan is another one; nothing was sent.
+        PersonNeeded: the user has not approved the plan; nothing was sent.
+    """
+    sending = replace(sending, expected=_expected(exactly))
+    channels = own_channels()
+    check_channels(channels, here.environ)
     with open_store(here.state_dir) as store:
+        if channels:  # before the run exists, so that it is watched if this process dies
+            store.outbox.turn_on(store.now())
+            ensure_sender(here)
+        began = time.monotonic()
         try:
-            return send_once(store, sending, lambda name: find_service(name, here))
+            submitted = send_once(store, sending, lambda name: find_service(name, here))
         except SourceChanged as error:
             unfinished_keys = {record.key for record in store.unfinished()}
             error.may_plan_again = sending.key not in unfinished_keys
             raise
+        # a sender waits longer than this for its first run
+        if channels and time.monotonic() - began > watch_interval():
+            ensure_sender(here)
+        return submitted
+
+
+def _expected(exactly: Plan | JsonMapping | str | None) -> Expected:
+    """Return the plan that may be sent. Raises UsageError if a hash is none (CT909)."""
+    if exactly is None:
+        return ANY_PLAN
+    before: JsonMapping | None = None
+    if isinstance(exactly, str):
+        sha256 = exactly
+    elif isinstance(exactly, Mapping):
+        before = exactly
+        sha256 = str(exactly.get("sha256"))
+    else:
+        before = replace(exactly, processes=()).to_dict()
+        sha256 = exactly.sha256
+    sha256 = hash_of(sha256)
+
+    def error(store: Store, plan: Plan) -> CloudtrainError:
+        # importing it takes time, and most plans are the expected ones
+        from cloudtrain.lifecycle.past.differences import plan_differs
+
+        kept = store.plans.asked(sha256)
+        if before is None and kept:
+            return plan_differs(sha256, kept[0].shown, plan)
+        return plan_differs(sha256, before, plan)
+
+    return Expected(sha256, error)
 
 
 def make_sending(
@@ -111,7 +166,7 @@ def make_sending(
         key = AFTER + key
 
     def plan_of(store: Store, counter: int) -> Plan:
-        plan = ready.plan(counter, store.salt)
+        plan = ready.plan(counter, store.salt, is_asked=online)
         plan = ready.check_online(plan, ask=online, may_wait=True)
         _approve(plan, watch)
         if watch.on_changes is not None and not is_sweep:
@@ -219,7 +274,7 @@ def make_changed_rerun(
         ready = prepare(job, where, ignore=ignore, tree=tree)
 
         def plan_of(store: Store, counter: int) -> Plan:
-            plan = ready.plan(counter, store.salt)
+            plan = ready.plan(counter, store.salt, is_asked=online)
             plan = ready.check_online(plan, ask=online)
             _approve(plan, watch)
             return plan
@@ -331,18 +386,33 @@ def make_delayed(
         return plan
 
     submitter = order.submitter
-    return Sending(service, order.key, submitter, code, plan_of, lambda _: Outlay(), watch=watch)
+    return Sending(
+        service,
+        order.key,
+        submitter,
+        code,
+        plan_of,
+        lambda _: Outlay(),
+        watch=watch,
+        has_passed=True,
+    )
 
 
-def outlay_of(spending: Spending, settings: TargetSettings) -> Outlay:
-    """Return what a submission takes of the caps in `settings`.
+def outlay_of(spending: Spending, settings: TargetSettings, *, is_asked: bool = False) -> Outlay:
+    """Return what a submission takes of the caps in `settings`. `is_asked`: the target was asked
+    which machines its computes have.
 
     Raises:
         UsageError: it can spend more than a cap, or that is not known (CT073).
     """
 
     def check(spent: float) -> None:
-        unknown = next(without_price(spending, settings, settings.type), None)
+        if spent == inf:
+            message = "what the runs of the last 24 hours can spend is not known"
+            hint = "`cloudtrain cost` asks for their bills; or remove `max_cost_per_day`"
+            raise UsageError(message, hint=hint, code="CT073")
+        unpriced = without_price(spending, settings, settings.type, is_asked=is_asked)
+        unknown = next(unpriced, None)
         fault = unknown or over_cap(spending, settings, spent)
         if fault is not None:
             raise UsageError(fault.message, hint=fault.hint, code="CT073")
@@ -356,7 +426,12 @@ def outlay_of(spending: Spending, settings: TargetSettings) -> Outlay:
 def _outlay(ready: Ready | ReadySweep, sweep: str = "") -> Callable[[Plan], Outlay]:
     """Return the `Sending.outlay` of a job or sweep, or of a trial of `sweep`."""
     settings = ready.where.settings
-    return lambda plan: outlay_of(ready.spending(plan), settings)._replace(sweep=sweep)
+
+    def outlay(plan: Plan) -> Outlay:
+        # the checks of the plan have refused a compute of which the target was not asked
+        return outlay_of(ready.spending(plan), settings, is_asked=True)._replace(sweep=sweep)
+
+    return outlay
 
 
 def _outlay_of_record(record: JobRecord, here: Settings) -> Callable[[Plan], Outlay]:
@@ -405,8 +480,7 @@ def stop_on_errors(plan: Plan) -> None:
     for error in plan.errors:
         advice = f"\n  hint: {error.hint}" if error.hint else ""
         texts.append(f"{error.message} [{error.code}]{advice}")
-    checks = "check" if len(texts) == 1 else "checks"
-    message = f"{len(texts)} {checks} found an error, so nothing was sent"
+    message = f"{plural(len(texts), 'check')} found an error, so nothing was sent"
     code = plan.errors[0].code
     hint = f"`cloudtrain explain {code}` explains it"
     if can_be_ignored(code):

@@ -4,16 +4,16 @@ of each hyperparameter."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from io import BytesIO
 from math import log
 from typing import TYPE_CHECKING, Any
 from warnings import catch_warnings, simplefilter
 
-from cloudtrain.errors import MissingExtra, UsageError
+from cloudtrain.errors import UsageError
 from cloudtrain.job.model import value_text
 from cloudtrain.job.sweep import Objective
 from cloudtrain.lifecycle.sweeps.study import require_optuna
-from cloudtrain.plans.states import Trial
+from cloudtrain.plans.chart import new_figure, on_any_page
+from cloudtrain.plans.progress import Trial
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 
 _PLATE = {"facecolor": "white", "edgecolor": "none", "pad": 1.0, "alpha": 0.8}
 """Style of the box behind a text that lines would cross."""
-
-_INK = "#808080"
-"""A grey that can be read on light and on dark pages."""
 
 _ENOUGH = 10
 """Minimum number of trials with a value for importance to be meaningful."""
@@ -35,7 +32,7 @@ _LOGARITHMIC_FROM = 50.0
 def history(trials: Sequence[Trial], objective: Objective | None) -> Figure:
     """Plot the objective's value of each trial by trial number, and the best value so far."""
     objective, trials = _with_values(trials, objective)
-    figure = _figure(7.0, 4.0)
+    figure = new_figure(7.0, 4.0)
     axes = figure.add_subplot()
     numbers = [trial.number for trial in trials]
     values = [trial.value or 0.0 for trial in trials]
@@ -53,7 +50,7 @@ def history(trials: Sequence[Trial], objective: Objective | None) -> Figure:
     axes.set_ylabel(objective.metric)
     axes.locator_params(axis="x", integer=True)
     axes.legend(frameon=False)
-    return _on_any_page(figure)
+    return on_any_page(figure)
 
 
 def slices(trials: Sequence[Trial], objective: Objective | None) -> Figure:
@@ -63,7 +60,7 @@ def slices(trials: Sequence[Trial], objective: Objective | None) -> Figure:
     names = list(trials[0].values)
     numbers = [trial.number for trial in trials]
     values = [trial.value or 0.0 for trial in trials]
-    figure = _figure(3.2 * len(names) + 1.0, 3.4)
+    figure = new_figure(3.2 * len(names) + 1.0, 3.4)
 
     first: Axes | None = None
     for index, name in enumerate(names):
@@ -77,7 +74,7 @@ def slices(trials: Sequence[Trial], objective: Objective | None) -> Figure:
             axes.set_ylabel(objective.metric)
         else:
             axes.tick_params(labelleft=False)
-    return _on_any_page(figure)
+    return on_any_page(figure)
 
 
 def parallel_coordinates(trials: Sequence[Trial], objective: Objective | None) -> Figure:
@@ -88,7 +85,7 @@ def parallel_coordinates(trials: Sequence[Trial], objective: Objective | None) -
     columns = [[trial.values[name] for trial in trials] for name in names[:-1]]
     columns.append([trial.value for trial in trials])
 
-    figure = _figure(2.0 * len(names) + 2.0, 4.0)
+    figure = new_figure(2.0 * len(names) + 2.0, 4.0)
     axes = figure.add_subplot()
     from matplotlib import colormaps
 
@@ -117,7 +114,7 @@ def parallel_coordinates(trials: Sequence[Trial], objective: Objective | None) -
     axes.set_xlim(-0.2, len(names) - 0.6)  # room for the labels beside the last axis
     axes.set_yticks([])
     axes.spines[:].set_visible(False)
-    return _on_any_page(figure)
+    return on_any_page(figure)
 
 
 def importance(trials: Sequence[Trial], objective: Objective | None) -> Figure:
@@ -139,13 +136,13 @@ def importance(trials: Sequence[Trial], objective: Objective | None) -> Figure:
     names = sorted(importances, key=lambda name: importances[name])
     shares = [importances[name] for name in names]
 
-    figure = _figure(7.0, 0.5 * len(names) + 1.2)
+    figure = new_figure(7.0, 0.5 * len(names) + 1.2)
     axes = figure.add_subplot()
     bars = axes.barh(names, shares, color="#7a8ba6")
     axes.bar_label(bars, fmt="%.2f", padding=3)
     axes.set_xlabel(f"importance for {objective.metric}")
     axes.set_xlim(0, 1.1)
-    return _on_any_page(figure)
+    return on_any_page(figure)
 
 
 def _importances(trials: Sequence[Trial], objective: Objective) -> dict[str, float]:
@@ -188,49 +185,6 @@ def _importances(trials: Sequence[Trial], objective: Objective) -> dict[str, flo
     for name, share in importances.items():
         shares[name] = float(share)
     return shares
-
-
-def png_of(figure: Figure) -> bytes:
-    file = BytesIO()
-    figure.savefig(file, format="png")
-    return file.getvalue()
-
-
-def _figure(width: float, height: float) -> Figure:
-    """Return an empty figure that notebooks show, even without pyplot. It opens no window."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        message = "pictures need matplotlib, which is not installed"
-        raise MissingExtra(message, hint="pip install matplotlib", code="CT063") from error
-
-    class Picture(Figure):
-        def _repr_png_(self) -> bytes:
-            return png_of(self)
-
-    return Picture(figsize=(width, height), layout="constrained")
-
-
-def _on_any_page(figure: Figure) -> Figure:
-    """Remove the background and the box, and draw axes and labels in a grey that is readable on
-    light and dark pages."""
-    figure.patch.set_alpha(0)
-    for axes in figure.axes:
-        axes.patch.set_alpha(0)
-        axes.spines[["right", "top"]].set_visible(False)
-        axes.tick_params(colors=_INK, which="both")
-        for spine in axes.spines.values():
-            spine.set_edgecolor(_INK)
-
-        # a text in a box stays black, because its box is white
-        texts = [axes.xaxis.label, axes.yaxis.label]
-        texts += [text for text in axes.texts if text.get_bbox_patch() is None]
-        legend = axes.get_legend()
-        if legend:
-            texts += legend.get_texts()
-        for text in texts:
-            text.set_color(_INK)
-    return figure
 
 
 def _with_values(

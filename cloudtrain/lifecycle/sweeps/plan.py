@@ -224,10 +224,10 @@ class ReadySweep:
         hyperparameters that trials change."""
         return tuple(label for label in self.first.labels if label.key not in self.sweep.search)
 
-    def plan(self, counter: int, salt: str) -> Plan:
+    def plan(self, counter: int, salt: str, *, is_asked: bool = False) -> Plan:
         """Return the plan of the sweep's run number `counter`, with the findings of checks that
-        need only this machine."""
-        first = self.first.plan(1, salt)
+        need only this machine; see `Ready.plan`."""
+        first = self.first.plan(1, salt, is_asked=is_asked)
         name = run_name(self.sweep.name, self.key, self.where.here.submitter, salt, counter)
         plan = self.draft.renamed(name)
         spending = self.spending(plan)
@@ -248,6 +248,7 @@ class ReadySweep:
             uploads=(*plan.uploads, *self.first.uploads),
             findings=(*map(self._placed, first.findings), *_beyond_reach(self.sweep)),
             settings=first.settings,
+            numbers=first.numbers._replace(at_most=spending.most),
             hidden=values_to_hide(self.first.work.view),
         )
 

@@ -25,16 +25,8 @@ from cloudtrain.lifecycle.sweeps.study import (
     require_optuna,
 )
 from cloudtrain.plans.plan import Plan, Upload, canonical_json
-from cloudtrain.plans.states import (
-    TRIAL,
-    LogLine,
-    OnStatus,
-    RunRef,
-    RunState,
-    RunStatus,
-    Trial,
-    best_of,
-)
+from cloudtrain.plans.progress import LogLine, OnStatus, RunStatus, Trial, best_of
+from cloudtrain.plans.states import TRIAL, RunRef, RunState
 from cloudtrain.system.processes import ProcessLock, is_held, last_line
 from cloudtrain.targets.common.archives import unpacked
 from cloudtrain.targets.common.services import refuse_rank

@@ -30,7 +30,8 @@ from cloudtrain.documents import JsonMapping, JsonObject
 from cloudtrain.errors import MissingExtra, TargetError
 from cloudtrain.job.model import value_text
 from cloudtrain.job.sweep import Objective, Range, Sweep
-from cloudtrain.plans.states import LogLine, RunState, Trial, best_of
+from cloudtrain.plans.progress import LogLine, Trial, best_of
+from cloudtrain.plans.states import RunState
 from cloudtrain.system.plugins import pip_line
 from cloudtrain.system.private import open_private
 

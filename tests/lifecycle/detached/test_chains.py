@@ -14,7 +14,8 @@ import pytest
 import cloudtrain as ct
 from cloudtrain.cli.app import run_command
 from cloudtrain.lifecycle.detached.waiting import ChainService
-from cloudtrain.plans.states import RunState, RunStatus
+from cloudtrain.plans.progress import RunStatus
+from cloudtrain.plans.states import RunState
 from tests.deadlines import DEADLINE
 from tests.lifecycle.detached.conftest import Cloud
 from tests.targets.places import eventually
@@ -29,6 +30,7 @@ def kill_watcher(state_dir: Path, run: ct.Run) -> None:
     eventually(lambda: run.status().state is RunState.LOST)
 
 
+@pytest.mark.slow_after(1)
 def test_it_is_sent_when_the_other_has_succeeded(
     cloud: Cloud, first: ct.Run, source: Path, state_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 import cloudtrain as ct
 from cloudtrain.job.data import RunInput, run_input
 from cloudtrain.lifecycle.store.schema import open_store
-from cloudtrain.plans.states import RunState, RunStatus
+from cloudtrain.plans.progress import RunStatus
+from cloudtrain.plans.states import RunState
 from tests.deadlines import DEADLINE
 from tests.hints import suggested
 from tests.lifecycle.store.records import record

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import shutil
 import sqlite3
 import subprocess
@@ -23,7 +24,8 @@ from cloudtrain.lifecycle.store.schema import (
     version_of,
 )
 from cloudtrain.lifecycle.store.store import Store
-from cloudtrain.plans.states import RunState, RunStatus
+from cloudtrain.plans.progress import RunStatus
+from cloudtrain.plans.states import RunState
 from cloudtrain.system.files import STORE_FILE
 from cloudtrain.system.processes import ProcessLock
 from tests.deadlines import DEADLINE
@@ -420,6 +422,61 @@ def test_a_store_that_is_copied_gives_other_names_and_one_that_stays_the_same(
         assert (store.salt, store.salt == original.salt) == (planned, False)
     with open_store(copy) as store:
         assert store.salt == planned
+
+
+def test_a_folder_that_another_process_makes_first_changes_no_name(state_dir: Path) -> None:
+    """Between a plan and its submit, or between two commands that begin at once."""
+    planned = salt_of_new_store(state_dir)
+    state_dir.mkdir(parents=True)
+    assert salt_of_new_store(state_dir) == planned
+    with open_store(state_dir) as store:
+        assert store.salt == planned
+
+
+def linked(source: Path, to: Path) -> Path:
+    """A copy of a state folder with hard links in place of files, as `cp -al` makes it."""
+    shutil.copytree(source, to, copy_function=os.link)
+    return to
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_a_copy_of_hard_links_is_another_store(
+    state_dir: Path, tmp_path: Path, is_open: bool
+) -> None:
+    """What is written into one is not in the other, also if a command of the original has it open; and a dry run knows
+    the salt that a submit will use."""
+    lost, running = RunStatus(RunState.LOST), RunStatus(RunState.RUNNING)
+    with open_store(state_dir) as store:
+        store.reserve(record())
+        store.record("job-1-1", running)
+        copy = linked(state_dir, tmp_path / "copy") if is_open else None
+    copy = copy or linked(state_dir, tmp_path / "copy")
+    with read_store(copy) as read:
+        planned = read.salt
+    with open_store(state_dir) as original, open_store(copy) as other:
+        assert (other.salt, other.salt == original.salt) == (planned, False)
+        other.record("job-1-1", lost)
+        original.reserve(record("job-1-2", counter=2))
+        assert [store.get("job-1-1").state for store in (original, other)] == ["running", "lost"]  # type: ignore[union-attr]
+        assert other.get("job-1-2") is None
+    for folder, names in ((state_dir, {"job-1-1", "job-1-2"}), (copy, {"job-1-1"})):
+        with open_store(folder) as store:
+            assert {run.name for run in store.newest()} == names
+    with read_store(copy) as read:
+        assert read.salt == planned
+    assert (state_dir / STORE_FILE).stat().st_nlink == 1
+
+
+def test_the_original_stays_where_it_is_linked(state_dir: Path, tmp_path: Path) -> None:
+    """A backup of hard links does not give the store that is in use another file."""
+    with open_store(state_dir) as store:
+        store.reserve(record())
+        inode = (state_dir / STORE_FILE).stat().st_ino
+        linked(state_dir, tmp_path / "backup")
+        with open_store(state_dir):
+            pass
+        store.advance("job-1-1", "sent")
+    assert (state_dir / STORE_FILE).stat().st_ino == inode
 
 
 def test_a_store_that_is_replaced_meanwhile_is_written_no_more(state_dir: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.errors import UsageError
+from cloudtrain.errors import TargetError, UsageError
 from cloudtrain.lifecycle.runs.sweep import sweep_of
 from cloudtrain.lifecycle.store.schema import open_store
 from tests.deadlines import DEADLINE
@@ -169,6 +169,107 @@ def test_a_run_again_asks_the_caps_of_today(fake: FakeAws, job: ct.TrainingJob, 
     cap("max_cost = 3")
     run.rerun(["max_runtime=2h"], online=False)
     assert sent(fake) == 2
+
+
+def lost(fake: FakeAws, job: Any) -> None:
+    """Submit without an answer: the request may arrive yet."""
+    fake.faults.close_before("CreateTrainingJob", times=9)
+    fake.faults.close_before("DescribeTrainingJob", times=9)
+    with pytest.raises(TargetError):
+        submit(job)
+    fake.faults.clear()
+
+
+SINCE: dict[str, Callable[[ct.TrainingJob], object]] = {
+    "another run": lambda job: numbered(job, 1),
+    "a longer run": lambda job: job.replace(max_runtime="2h"),
+    "a sweep": lambda job: grid(job, 2),
+}
+
+
+@pytest.mark.parametrize("case", SINCE)
+def test_a_request_that_is_sent_again_asks_too(
+    fake: FakeAws, job: ct.TrainingJob, cap: Any, case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was sent since counts, and its first request does not; that may arrive yet, so it is not forgotten."""
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    fake.faults.close_before("CreateTrainingJob", times=1)
+    with pytest.raises(TargetError):
+        submit(job)
+    since = submit(SINCE[case](job))
+    cap("max_cost_per_day = 2")
+    assert "of the last 24 hours" in refused(lambda: submit(job))
+    (still_open,) = ct.recover()
+    assert still_open.outcome == "unknown"
+
+    cap("max_cost_per_day = 4.3")
+    assert submit(job).name == still_open.name
+    since.stop()
+
+
+LATER_TABLES = ("outlays", "notifying", "outbox", "deliveries", "revisions", "annotations", "plans")
+"""Those of the versions since the one before caps."""
+
+
+def of_an_earlier_version(run: ct.Run, **columns: Any) -> None:
+    """Leave the store as the version before caps had it."""
+    with open_store(run._settings.state_dir) as store:
+        db = store._db
+        found = db.execute("SELECT type, name FROM sqlite_master WHERE type IN ('trigger', 'view')")
+        for kind, name in found.fetchall():
+            db.execute(f"DROP {kind} {name}")
+        for table in LATER_TABLES:
+            db.execute(f"DROP TABLE {table}")
+        db.execute("DROP INDEX runs_by_revision")
+        for column in ("main", "revision"):
+            db.execute(f"ALTER TABLE runs DROP COLUMN {column}")
+        db.execute("PRAGMA user_version = 7")
+        for name, value in columns.items():
+            store._db.execute(f"UPDATE runs SET {name} = ?", (value,))
+
+
+def test_runs_of_an_earlier_version_count(fake: FakeAws, job: ct.TrainingJob, cap: Any) -> None:
+    """A day at their price until their bill is known; those of yesterday no longer."""
+    run = submit(job)
+    of_an_earlier_version(run)
+    cap("max_cost_per_day = 30")
+    assert "$33.84 of the last 24 hours" in refused(lambda: submit(numbered(job, 1)))
+    fake.jobs[run.name].end("Completed", BillableTimeInSeconds=60)
+    run.remember(run.status())
+    submit(numbered(job, 1))
+
+    of_an_earlier_version(run, created=1.0, state="failed")
+    submit(numbered(job, 2))
+
+
+@pytest.mark.parametrize("key", ["sweep:1", "tuner:1"])
+def test_a_sweep_of_an_earlier_version_counts(
+    fake: FakeAws, job: ct.TrainingJob, cap: Any, key: str
+) -> None:
+    """What it can still start is not known, so nothing is sent until it has ended."""
+    run = submit(job)
+    of_an_earlier_version(run, key=key, created=1.0, state="running")
+    cap("max_cost_per_day = 1000")
+    if key == "tuner:1":
+        with open_store(run._settings.state_dir) as store:
+            store._db.execute("UPDATE outlays SET at = 1e12")
+    assert "is not known" in refused(lambda: submit(numbered(job, 1)))
+    with open_store(run._settings.state_dir) as store:
+        store._db.execute("UPDATE runs SET state = 'stopped'")
+        store._db.execute("UPDATE outlays SET at = 1")
+    submit(numbered(job, 1))
+
+
+def test_a_run_without_a_price_counts(fake: FakeAws, job: ct.TrainingJob, cap: Any) -> None:
+    """Sent without a cap, it leaves the day unknown until its bill is there."""
+    dear = job.replace(resources={"instance_type": {"sagemaker": "ml.p5e.48xlarge"}})
+    run = submit(dear)
+    cap("max_cost_per_day = 1000")
+    assert "is not known" in refused(lambda: submit(job))
+    assert sent(fake) == 1
+    with open_store(run._settings.state_dir) as store:
+        store._db.execute("UPDATE outlays SET at = at - 86401")
+    submit(job)
 
 
 def test_two_commands_at_once_share_the_day(fake: FakeAws, job: ct.TrainingJob, cap: Any) -> None:

@@ -22,10 +22,11 @@ import cloudtrain as ct
 from cloudtrain.cli.app import run_command
 from cloudtrain.errors import MissingExtra, RunNotFound, UsageError
 from cloudtrain.lifecycle.detached.driven import DrivenFolder, sleep_until_woken
-from cloudtrain.lifecycle.runs.sweep import SweepRun, sweep_of
+from cloudtrain.lifecycle.runs.sweep import SweepRun, sweep_document, sweep_of
 from cloudtrain.lifecycle.store.schema import read_store
 from cloudtrain.lifecycle.sweeps import study
 from cloudtrain.lifecycle.sweeps.service import SweepService
+from cloudtrain.plans.document import Document, Table
 from cloudtrain.system.plugins import pip_line
 from cloudtrain.system.processes import ProcessLock
 from cloudtrain.targets.local.service import LocalService
@@ -86,10 +87,15 @@ def test_a_sweep_runs_its_trials_and_knows_the_best(make_sweep: MakeSweep, tmp_p
 @pytest.mark.slow
 def test_a_notebook_shows_the_trials_and_their_curve(make_sweep: MakeSweep) -> None:
     """The best trials as a table, and the history as a picture where matplotlib is installed."""
-    page = ended(make_sweep(trials=2))._repr_html_()
+    run = ended(make_sweep(trials=2))
+    page = run._repr_html_()
     assert page.count("<tr>") >= 3
     assert "Best trials" in page
-    assert ("data:image/png;base64," in page) == (find_spec("matplotlib") is not None)
+    assert ("data:image/svg+xml;base64," in page) == (find_spec("matplotlib") is not None)
+    trials = [trial.run for trial in run.trials()]
+    assert [row["run"] for row in ct.compare(run).rows] == trials
+    assert {curve.run for curve in run.curves() if curve.name == "score"} == set(trials)
+    assert all(not curve.goal.is_minimized for curve in run.curves())
 
 
 @pytest.mark.slow
@@ -160,6 +166,39 @@ def test_a_driver_that_is_killed_again_and_again_loses_no_trial(
     assert Counter(started.read_text().split()) == Counter(trial.run for trial in run.trials())
     with read_store(state_dir) as store:
         assert store.unfinished() == []
+
+
+PRINTS = """
+import sys
+rate = float(sys.argv[sys.argv.index("--rate") + 1])
+for epoch in range(1, 5):
+    print(f"[metrics] step={epoch} loss={1 / epoch}")
+    print(f"Epoch {epoch}: val score: {rate * epoch % 0.7:.4f}", flush=True)
+"""
+
+
+@pytest.mark.parametrize("has_metrics", [True, False])
+def test_an_objective_that_a_script_only_prints_counts(
+    make_sweep: MakeSweep, tmp_path: Path, has_metrics: bool
+) -> None:
+    """What is recognised in the output, whatever else the script reports; the best value may be an earlier one."""
+    (tmp_path / "src" / "train.py").write_text(PRINTS)
+    job: dict[str, Any] = {"metrics": "none"} if not has_metrics else {}
+    grid = {"search": {"rate": [0.2, 0.3]}, "strategy": "grid", "trials": None}
+    run = ended(make_sweep(**grid, objective={"maximize": "val_score"}, job=job))
+    assert [trial.value for trial in run.trials()] == ([0.1, 0.5] if has_metrics else [None, None])
+    if not has_metrics:
+        return
+    (table,) = [block for block in run_document_of(run).blocks if isinstance(block, Table)]
+    assert table.headers[:4] == ("TRIAL", "STATE", "VAL_SCORE", "BEST")
+    assert [row[2:4] for row in table.rows] == [("0.5", "0.6"), ("0.1", "0.6")]
+    objective = run.trial(1).objective
+    assert objective is not None
+    assert objective.metric == "val_score"
+
+
+def run_document_of(run: SweepRun) -> Document:
+    return sweep_document(run.name, str(run.ref), run.status(), run.trials(), run.objective, {})
 
 
 @pytest.mark.slow
@@ -437,7 +476,8 @@ def test_stop_right_after_submit(make_sweep: MakeSweep, tmp_path: Path) -> None:
 
 def test_a_signal_ends_one_sleep_only() -> None:
     """Otherwise a driver that was asked to stop would ask for its trials without a pause until they have ended."""
-    reader, writer = os.pipe2(os.O_NONBLOCK)
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
     os.write(writer, bytes([signal.SIGTERM]))
     sleep_until_woken(reader, DEADLINE)
     assert select.select([reader], [], [], 0)[0] == []
@@ -606,6 +646,30 @@ def test_a_look_at_a_thousand_trials_asks_for_none_of_them(
         assert run_command(command.split()) == 0
         assert len(reads) == expected
     assert "1000 running" in capsys.readouterr().out
+
+
+def test_a_running_trial_has_its_newest_value(
+    make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Which is no result yet, so that no running trial is the best."""
+
+    def start(_: SweepService, folder: DrivenFolder) -> None:
+        lines = [
+            {"event": "asked", "trial": number, "values": {"rate": number}} for number in (1, 2)
+        ]
+        (folder.path / study.FILE_NAME).write_text(
+            "".join(json.dumps({"at": 0.0, **line}) + "\n" for line in lines)
+        )
+        progress = {1: {"step": 3.0, "score": 0.75}}
+        folder.write_status(ct.RunState.RUNNING, None, start_time=0.0, progress=progress)
+
+    monkeypatch.setattr(SweepService, "_start", start)
+    sweep = sweep_of(submitted(make_sweep(trials=2)))
+    assert run_command(["trials", "last", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["value"] for row in rows] == [0.75, None]
+    assert [trial.value for trial in sweep.trials()] == [None, None]
+    assert sweep.best is None
 
 
 def test_values_of_trials_cannot_steer_a_terminal(

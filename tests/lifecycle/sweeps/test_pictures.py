@@ -8,7 +8,7 @@ import pytest
 
 import cloudtrain as ct
 from cloudtrain.errors import UsageError
-from cloudtrain.plans.states import Trial
+from cloudtrain.plans.progress import Trial
 
 TRIALS = [
     Trial(
@@ -34,6 +34,7 @@ def test_the_history_ends_with_the_best() -> None:
     assert list(line.get_ydata()) == [0.1, 0.2, 0.3, 0.4, 0.5]
 
 
+@pytest.mark.in_ci
 def test_no_box_stands_around_a_plot() -> None:
     """On a light page, its right and upper edge were the darkest lines."""
     pytest.importorskip("matplotlib")

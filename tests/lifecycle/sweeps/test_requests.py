@@ -107,10 +107,7 @@ def test_the_sweep_body_is_the_sdks(make: Make) -> None:
     }
     expected["trial"] |= {
         "codeId": plan.uploads[0].destination,
-        "environmentVariables": {
-            **body["trial"]["environmentVariables"],
-            "CLOUDTRAIN_SEND_METRICS": "azureml",
-        },
+        "environmentVariables": body["trial"]["environmentVariables"],
     }
     assert body == expected
     assert body["computeId"].endswith("/computes/gpu-cluster")

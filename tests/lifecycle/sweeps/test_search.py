@@ -9,7 +9,7 @@ import pytest
 
 import cloudtrain as ct
 from cloudtrain.lifecycle.sweeps.study import StopReason, propose, reason_to_stop
-from cloudtrain.plans.states import Trial, best_of
+from cloudtrain.plans.progress import Trial, best_of
 
 DONE = ct.RunState.SUCCEEDED
 

@@ -1,0 +1,520 @@
+"""Estimate whether a job fits its GPUs: run a few steps of its script without memory, and compare.
+
+The script runs in a process of its own, `cloudtrain/estimate/probe`, as one rank of the job. The
+rank needs no GPU, no network and no memory for the model.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import ceil
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from cloudtrain.code.unpack import unpack
+from cloudtrain.errors import UsageError
+from cloudtrain.estimate.devices import GpuInstance
+from cloudtrain.estimate.kept import FOLDER, Estimate, estimate_key, keep
+from cloudtrain.estimate.memory import Decoder, Need, Training, kinds_of
+from cloudtrain.estimate.report import Batch, FitReport, MachineFit
+from cloudtrain.estimate.time import Collective, StepTime, Work, step_time
+from cloudtrain.job.training import TrainingJob
+from cloudtrain.lifecycle.preparing.prepare import Ready
+from cloudtrain.machines.overlay import apply_overlay
+from cloudtrain.machines.table import InstanceType, has_gpu, instance_types, tables
+from cloudtrain.plans.plan import Plan
+from cloudtrain.rules.engine import Reading
+from cloudtrain.runtime.torchrun_words import is_python
+from cloudtrain.system.plugins import DEFAULT_TARGET
+from cloudtrain.targets.common.compiling import paths_in, program_of, variables_of
+from cloudtrain.targets.where import where
+
+STEPS = 2
+"""Steps of the optimizer that are run. The first one makes its state, and all others are alike."""
+
+LIMIT = 600.0
+"""Seconds after which a probed script is stopped."""
+
+
+_PROBE = Path(__file__).parents[1].joinpath("estimate", "probe")
+"""The program that runs a script."""
+
+
+class Layout(NamedTuple):
+    """The ranks of a job: all of them, and those of one instance."""
+
+    world: int
+    local_world: int
+
+    @classmethod
+    def of(cls, plan: Plan) -> Layout:
+        """Return the ranks that a plan starts."""
+        counts = getattr(plan.processes, "ranks", {})
+        world = sum(counts.values())
+        return cls(max(1, world), max(counts.values(), default=1))
+
+    def variables(self, rank: int) -> dict[str, str]:
+        """Return the variables in which a launcher tells a rank its place."""
+        node, local_rank = divmod(rank, self.local_world)
+        return {
+            "RANK": str(rank),
+            "WORLD_SIZE": str(self.world),
+            "LOCAL_RANK": str(local_rank),
+            "LOCAL_WORLD_SIZE": str(min(self.local_world, self.world)),
+            "GROUP_RANK": str(node),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": "29500",
+        }
+
+
+@dataclass(frozen=True)
+class Probed:
+    """What one rank did. The values are those of `probe/run.py`."""
+
+    rank: int
+    result: Mapping[str, Any]
+
+    @property
+    def peak(self) -> int:
+        return int(self.result["peak"])
+
+    @property
+    def work(self) -> list[Work]:
+        return [Work(*item) for item in self.result["operations"]]
+
+    @property
+    def exchanges(self) -> list[Collective]:
+        return [Collective(*item) for item in self.result["exchanges"]]
+
+    def batch(self, layout: Layout) -> Batch | None:
+        """Return what the rank computes in a step; None if the model got no tensor."""
+        samples = 0
+        tokens = 0
+        for shape, is_tokens in self.result["batches"]:
+            if shape:
+                samples += shape[0]
+            if is_tokens and len(shape) == 2:
+                tokens += shape[0] * shape[1]
+        if not samples:
+            return None
+        return Batch(samples, tokens, self._data_ranks(layout))
+
+    def _data_ranks(self, layout: Layout) -> int:
+        """Return how many ranks have different samples: those among which gradients are reduced."""
+        sizes = dict[str, int]()
+        for item in self.exchanges:
+            for kind in ("reduce_scatter", "allreduce", "all_reduce"):
+                if kind in item.name and item.bytes > _SMALL:
+                    sizes[kind[:3]] = max(sizes.get(kind[:3], 1), item.ranks)
+        ranks = 1
+        for size in sizes.values():
+            ranks *= size
+        return min(ranks, layout.world)
+
+
+_SMALL = 1024
+"""Bytes up to which a collective is taken for a number, such as a norm."""
+
+
+class Question(NamedTuple):
+    """What a user asks besides whether the job fits."""
+
+    steps: int | None = None
+    """Of the whole training."""
+    samples: int | None = None
+    """Of the whole training, over all ranks."""
+    every: bool = False
+    """Compare all types of the target."""
+    python: str | None = None
+    """The interpreter that runs the script. Default: that of the local target."""
+    config: Path | None = None
+    """The `config.json` of a model, or its folder: estimate by formulas, and run nothing."""
+    training: Mapping[str, str] = MappingProxyType({})
+    """The numbers for the formulas, as `Training` has them."""
+
+
+def estimate(
+    ready: Ready, plan: Plan, asked: Question, *, on_rank: Callable[[int], None] | None = None
+) -> FitReport:
+    """Estimate the job, and keep what was found for the checks of later submissions.
+
+    Args:
+        plan: the plan of the job on its target.
+        on_rank: called with the rank before it runs.
+
+    Raises:
+        UsageError: the script cannot be followed; the message has the line and why.
+    """
+    job = ready.work
+    if not isinstance(job, TrainingJob):
+        hint = "estimate a training job"
+        raise UsageError(f"`{job.name}` does not train", hint=hint, code="CT948")
+
+    started = time.perf_counter()
+    reading = ready.reading(plan)
+    layout = Layout.of(plan)
+    row = _row_of(reading)
+    if asked.config is not None:
+        return _by_formulas(job, plan.target, asked, layout, row)
+    machine = None if row is None or not row.gpus else GpuInstance.of(row)
+    python = asked.python or _interpreter(ready)
+    probed = _probe(ready, layout, machine, python, on_rank or _say_nothing)
+    worst = max(probed, key=lambda item: item.peak)
+
+    need = Need.of(worst.peak)
+    if machine is None:
+        need = Need(float(worst.peak), float(worst.peak))
+    batch = worst.batch(layout)
+    steps = _steps(asked, batch)
+    compare = _Comparison(probed, layout, need, steps)
+    if machine is not None:
+        found = Estimate(need.least, need.most, worst.result["place"])
+        key = estimate_key(job, ready.tree.identity.sha256, layout.world)
+        keep(ready.where.here.state_dir / FOLDER, key, found)
+    others = _others(reading, compare) if asked.every else []
+    return FitReport(
+        job_name=job.name,
+        target=plan.target,
+        ranks=layout.world,
+        rank=worst.rank,
+        peak=worst.peak,
+        kinds=worst.result["kinds"],
+        place=worst.result["place"],
+        need=need,
+        batch=batch,
+        own=None if machine is None else compare.with_machine(machine),
+        others=others,
+        notes=list(_notes(probed)),
+        seconds=time.perf_counter() - started,
+    )
+
+
+def _by_formulas(
+    job: TrainingJob, target: str, asked: Question, layout: Layout, row: InstanceType | None
+) -> FitReport:
+    """Return the estimate from the numbers of a model."""
+    assert asked.config is not None
+    file = asked.config / "config.json" if asked.config.is_dir() else asked.config
+    try:
+        model = Decoder.of_config(json.loads(file.read_text("utf-8")))
+    except (OSError, ValueError) as error:
+        hint = "name the `config.json` of a model, or its folder"
+        raise UsageError(f"cannot read `{file}`: {error}", hint=hint, code="CT948") from None
+    training = Training.of(asked.training, layout.world)
+    kinds = kinds_of(model, training)
+    need = Need.of(sum(kinds.values()))
+    own = None
+    if row is not None and row.gpus:
+        own = _Comparison([], layout, need, None).with_machine(GpuInstance.of(row))
+    notes = [
+        f"by formulas for {model.parameters:,} parameters, mixed precision, Adam and {training}",
+        "nothing was run; the formulas know no other layers, and no fragmentation",
+    ]
+    return FitReport(
+        job_name=job.name,
+        target=target,
+        ranks=layout.world,
+        rank=0,
+        peak=sum(kinds.values()),
+        kinds=kinds,
+        place="",
+        need=need,
+        batch=None,
+        own=own,
+        notes=notes,
+    )
+
+
+def _say_nothing(_rank: int) -> None:
+    """Be called before each rank."""
+
+
+def _interpreter(ready: Ready) -> str:
+    """Return the interpreter that runs scripts on this machine."""
+    near = ready.original.folder
+    python: str | None = getattr(where(DEFAULT_TARGET, near=near).settings, "python", None)
+    return python or sys.executable
+
+
+def _row_of(reading: Reading) -> InstanceType | None:
+    """Return the type of the job's instances. Where the target has no types, such as a cluster, the
+    job may name the GPU: then any type with it stands for its nodes."""
+    known = reading.machines.first.known
+    gpu = reading.resources.gpu
+    if known is not None or gpu is None:
+        return known
+    for target in tables():
+        for row in instance_types(target):
+            if has_gpu(row, gpu):
+                gpus = reading.resources.gpus_per_instance or row.gpus
+                return replace(row, name=gpu, gpus=gpus, price=None)
+    return None
+
+
+def _steps(asked: Question, batch: Batch | None) -> float | None:
+    """Return the steps of the whole training; None if they are not given."""
+    if asked.steps is not None:
+        return float(asked.steps)
+    if asked.samples is None or batch is None:
+        return None
+    return ceil(asked.samples / (batch.samples * batch.ranks))
+
+
+class _Comparison(NamedTuple):
+    """What is compared with machines."""
+
+    probed: Sequence[Probed]
+    layout: Layout
+    need: Need
+    steps: float | None
+
+    def with_machine(self, machine: GpuInstance) -> MachineFit:
+        """Return how the job fits as many of these machines as its ranks need."""
+        layout = self.layout
+        local_world = min(layout.local_world, machine.gpus)
+        instances = ceil(layout.world / local_world)
+        times = []
+        for item in self.probed:
+            time = step_time(item.work, item.exchanges, machine, local_world)
+            times.append(time)
+        step = None
+        known = [time for time in times if time is not None]
+        if known and len(known) == len(times):
+            # all ranks wait for the slowest one
+            step = StepTime(max(t.least for t in known), max(t.most for t in known))
+        return MachineFit.of(machine, instances, self.need, step, self.steps)
+
+
+def _others(reading: Reading, compare: _Comparison) -> list[MachineFit]:
+    """Return how the job fits every type of the target that has enough GPUs, the cheapest first."""
+    overlay = getattr(reading.account, "overlay", None) or ()
+    rows = apply_overlay(instance_types(reading.target), overlay)
+    found = []
+    for row in rows:
+        is_whole = compare.layout.local_world % max(row.gpus, 1) == 0
+        is_enough = row.gpus >= compare.layout.local_world or is_whole
+        if row.gpus and not row.retired and is_enough:
+            found.append(compare.with_machine(GpuInstance.of(row)))
+    return sorted(found, key=_cost)
+
+
+def _cost(item: MachineFit) -> tuple[float, float, str]:
+    price = item.machine.price
+    rate = float("inf") if price is None else price * item.instances
+    dollars = rate if item.dollars is None else item.dollars[1]
+    return dollars, rate, item.machine.name
+
+
+def _notes(probed: Iterable[Probed]) -> Iterable[str]:
+    """Yield what the estimate takes for granted."""
+    places = dict[str, None]()
+    for item in probed:
+        places.update(dict.fromkeys(item.result["decisions"]))
+    for place in places:
+        yield f"{place} decides by a value that only a real run has; here it decides no"
+
+
+# The process that runs the script.
+
+
+def _probe(
+    ready: Ready,
+    layout: Layout,
+    machine: GpuInstance | None,
+    python: str,
+    on_rank: Callable[[int], None],
+) -> list[Probed]:
+    """Run the first rank, and those that it waits for: the other stages of its pipeline."""
+    with tempfile.TemporaryDirectory(prefix="cloudtrain-fit-") as folder:
+        place = _Place(ready, layout, machine, python, Path(os.path.realpath(folder)))
+        try:
+            on_rank(0)
+            place.start(0)
+            while place.is_running():
+                for rank in place.wanted():
+                    on_rank(rank)
+                    place.start(rank)
+                time.sleep(0.05)
+        finally:
+            place.stop()
+        return place.results()
+
+
+class _Place:
+    """The folder in which the script is run, with its code."""
+
+    def __init__(
+        self, ready: Ready, layout: Layout, machine: GpuInstance | None, python: str, scratch: Path
+    ) -> None:
+        self.layout = layout
+        self.machine = machine
+        self.python = python
+        self.scratch = scratch
+        self.code = scratch / "code"
+        self.mail = scratch / "mail"
+        self.mail.mkdir()
+        self.processes: dict[int, subprocess.Popen[bytes]] = {}
+        self.deadline = time.monotonic() + LIMIT
+        job = ready.original
+        assert isinstance(job, TrainingJob)
+        self.job = job
+
+        archive = scratch / "code.tar.gz"
+        ready.tree.write(archive)
+        unpack(archive, self.code, ready.tree.identity.sha256)
+        # as a package of another name, because the interpreter may have another cloudtrain
+        (scratch / "program").mkdir()
+        (scratch / "program" / "fit_probe").symlink_to(_PROBE)
+        self.paths = paths_in(str(scratch), job, DEFAULT_TARGET)
+        for name in self.paths:
+            # data is read where it is, and nothing is written where results belong
+            if not name.startswith("inputs."):
+                written = scratch / "written" / name
+                written.mkdir(parents=True)
+                self.paths[name] = str(written)
+
+    def start(self, rank: int) -> None:
+        """Start the script as this rank."""
+        own = self.scratch / f"rank{rank}"
+        own.mkdir()
+        spec = own / "spec.json"
+        spec.write_text(json.dumps(self._spec(own / "result.json")))
+        start = (
+            "import sys; sys.path.insert(0, sys.argv.pop(1)); "
+            "from fit_probe.run import main; main()"
+        )
+        with (own / "output.log").open("wb") as output:
+            self.processes[rank] = subprocess.Popen(
+                [self.python, "-c", start, str(self.scratch / "program"), str(spec)],
+                cwd=self.code,
+                env=self._environment(rank),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def is_running(self) -> bool:
+        """Return whether a rank is still running, and none has failed.
+
+        Raises:
+            UsageError: they take too long.
+        """
+        if time.monotonic() > self.deadline:
+            message = f"{STEPS} steps of the script took more than {LIMIT:g} s"
+            raise _refused(self.job, message)
+        codes = [process.poll() for process in self.processes.values()]
+        return None in codes and not any(codes)
+
+    def wanted(self) -> Iterator[int]:
+        """Yield the ranks that others wait for, and that have not been started."""
+        for file in self.mail.glob("wanted-*"):
+            rank = int(file.name.removeprefix("wanted-"))
+            if rank not in self.processes:
+                yield rank
+
+    def stop(self) -> None:
+        """End the processes that still run, with all that they started."""
+        for process in self.processes.values():
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+    def results(self) -> list[Probed]:
+        """Return what the ranks did.
+
+        Raises:
+            UsageError: one of them could not be followed.
+        """
+        probed = []
+        for rank in sorted(self.processes, key=lambda rank: not self._has_result(rank)):
+            folder = self.scratch / f"rank{rank}"
+            output = (folder / "output.log").read_text(errors="replace")
+            if os.environ.get("CLOUDTRAIN_DEBUG"):
+                sys.stderr.write(output)
+            if not self._has_result(rank):
+                self._explain(output)
+            result = json.loads((folder / "result.json").read_text())
+            refused = result["refused"]
+            if refused:
+                raise _refused(self.job, refused["message"], refused["place"])
+            probed.append(Probed(rank, result))
+        return probed
+
+    def _has_result(self, rank: int) -> bool:
+        return (self.scratch / f"rank{rank}" / "result.json").exists()
+
+    def _spec(self, result: Path) -> dict[str, object]:
+        program = program_of(self.job, self.paths)
+        if not is_python(program[0]):
+            raise _refused(self.job, f"`{program[0]}` is no Python script")
+        is_module = program[0] == "-m"
+        words = program[1:] if is_module else program
+        gpu = None
+        machine = self.machine
+        if machine is not None:
+            gpu = {
+                "name": machine.gpu,
+                "memory": int(machine.memory),
+                "capability": machine.rates.capability if machine.rates else 8,
+                "count": max(1, machine.gpus),
+            }
+        return {
+            "program": words[0] if is_module else str(self.code / words[0]),
+            "arguments": words[1:],
+            "module": is_module,
+            "code": f"{self.code}{os.sep}",
+            "scratch": str(self.scratch),
+            "result": str(result),
+            "mail": str(self.mail),
+            "gpu": gpu,
+            "steps": STEPS,
+            "decide": False,
+        }
+
+    def _environment(self, rank: int) -> dict[str, str]:
+        variables = variables_of(
+            self.job, DEFAULT_TARGET, self.paths, str(self.scratch), self.job.name
+        )
+        if self.job.distribution.type != "none":
+            variables |= self.layout.variables(rank)
+        python_path = [str(self.code), variables.get("PYTHONPATH", "")]
+        return {
+            **os.environ,
+            "TMPDIR": str(self.scratch),
+            "HF_HUB_OFFLINE": "1",
+            "WANDB_MODE": "disabled",
+            "MPLBACKEND": "agg",
+            "OMP_NUM_THREADS": "1",
+            **variables,
+            "CUDA_VISIBLE_DEVICES": "",
+            "PYTHONPATH": os.pathsep.join(filter(None, python_path)),
+        }
+
+    def _explain(self, output: str) -> None:
+        """Raise the error for a process that left no result."""
+        if "No module named 'torch'" in output:
+            message = f"`{self.python}` has no torch, which estimates the job"
+            hint = 'pip install "cloudtrain[torch]", or `--python` with an interpreter that has it'
+            raise UsageError(message, hint=hint, code="CT948")
+        lines = output.strip().splitlines()
+        raise _refused(self.job, lines[-1] if lines else "the process ended without a word")
+
+
+def _refused(job: TrainingJob, message: str, place: str = "") -> UsageError:
+    """Return the error for a script that cannot be followed. `place` is its line."""
+    where = place or job.entry_point or "the command"
+    hint = (
+        "`--config FOLDER` estimates from the numbers of a model instead; "
+        "`cloudtrain explain CT948` says what can be followed"
+    )
+    return UsageError(f"{where}: {message}", hint=hint, code="CT948")

@@ -1,0 +1,143 @@
+"""What a page about all runs needs beside the public functions: the runs of this machine's store
+with all that it knows of them, and the queue."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from cloudtrain.lifecycle.runs.costs import RunCost, cost_of
+from cloudtrain.lifecycle.runs.find import kind_of, queue_of
+from cloudtrain.lifecycle.runs.run import Run
+from cloudtrain.lifecycle.runs.sweep import SweepRun, sweep_document
+from cloudtrain.lifecycle.store.schema import read_store
+from cloudtrain.lifecycle.store.store import RunRecord
+from cloudtrain.plans.document import Document
+from cloudtrain.plans.progress import QueuedRun, RunStatus, Trial
+from cloudtrain.plans.status import run_document
+from cloudtrain.targets.registry import usable_target
+from cloudtrain.targets.settings import load_settings, read_environment
+
+
+class StoredRun(NamedTuple):
+    """What the store knows of a run.
+
+    Attributes:
+        cost: None for a target that costs nothing.
+        note: what a person wrote about the run; empty without a note.
+        is_pinned: whether a person wants to see it first.
+        folder: the folder that it was submitted from; empty if unknown.
+    """
+
+    record: RunRecord
+    tags: dict[str, str]
+    hyperparameters: dict[str, str]
+    cost: RunCost | None
+    note: str
+    is_pinned: bool
+    folder: str
+
+    @property
+    def run(self) -> Run:
+        """A handle on the run. A list of many runs needs few of them."""
+        return kind_of(self.record)(self.record, read_environment())
+
+    @property
+    def is_sweep(self) -> bool:
+        return kind_of(self.record) is SweepRun
+
+
+class Overview(NamedTuple):
+    """Runs of the store, newest first.
+
+    Attributes:
+        revision: the number of the store's last change. The next call takes it as `changed_since`.
+        number: how many runs the store has now. Fewer than before and the changed ones make up
+            means that some were removed.
+    """
+
+    runs: list[StoredRun]
+    revision: int
+    number: int
+
+
+def overview(
+    *, changed_since: int | None = None, limit: int | None = None, trials: bool = False
+) -> Overview:
+    """Return all runs in this machine's store, or only those that changed after a revision of the
+    store, or the newest ones. `trials` includes the trials of sweeps. Raises StoreError."""
+    since = -1 if changed_since is None else changed_since
+    with read_store(read_environment().state_dir) as store:
+        revision = store.revision
+        number = store.count(trials=trials)
+        if revision == changed_since:  # as at most looks of a page: the search takes 4 ms
+            return Overview([], revision, number)
+        records = store.newest(limit=limit, trials=trials, changed_since=changed_since)
+        tags = store.labels("tag", since)
+        hyperparameters = store.labels("hyperparameter", since)
+        money = store.money()
+        annotations = store.annotations()
+        folders = store.folders()
+
+    now = time.time()
+    runs = []
+    for record in records:
+        name = record.name
+        cost = None
+        if not is_free(record.target):
+            cost = cost_of(record, record.status, money.get(name), tags.get(name), now)
+        note, is_pinned = annotations.get(name, ("", False))
+        stored = StoredRun(
+            record,
+            tags.get(name, {}),
+            hyperparameters.get(name, {}),
+            cost,
+            note,
+            is_pinned,
+            folders.get(name, ""),
+        )
+        runs.append(stored)
+    return Overview(runs, revision, number)
+
+
+def is_free(target: str) -> bool:
+    """Return whether runs on a target cost nothing, because its machines are not rented."""
+    known = usable_target(target)
+    return known is not None and not known.facts.is_paid
+
+
+def queue() -> list[QueuedRun]:
+    """Return the queue of the default target: the started runs, then the waiting ones. Raises
+    UsageError if the target has no queue of cloudtrain."""
+    return queue_of(load_settings().default_target, read_environment()).queue()
+
+
+def move_in_queue(run: Run, *, before: Run | None = None, last: bool = False) -> None:
+    """Move a waiting run before another, to the front, or to the end. Raises UsageError if one of
+    the runs does not wait."""
+    other = None if before is None else before.ref
+    queue_of(run.target, read_environment()).move(run.ref, before=other, last=last)
+
+
+# Documents, as the commands print them.
+
+
+def status_document(run: Run, status: RunStatus) -> Document:
+    """Return what `cloudtrain status` shows of a run."""
+    return run_document(run.name, str(run.ref), status, {"job": run.job_name})
+
+
+def trials_document(sweep: SweepRun, status: RunStatus, trials: Sequence[Trial]) -> Document:
+    """Return what `cloudtrain status` shows of a sweep."""
+    cost = sweep.cost(status, trials)
+    return sweep_document(sweep.name, str(sweep.ref), status, trials, sweep.objective, {}, cost)
+
+
+def previous_of(run: Run) -> str | None:
+    """Return the name of the run of the same job that was submitted before; None without one."""
+    with read_store(read_environment().state_dir) as store:
+        names = [row.name for row in store.newest(job=run.job_name, trials=True)]
+    if run.name not in names:
+        return None
+    return next(iter(names[names.index(run.name) + 1 :]), None)
