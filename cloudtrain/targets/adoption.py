@@ -142,13 +142,16 @@ class Adopter(Protocol):
             UsageError: the document is for this target, but cannot be converted into a training
                 job.
         """
+        ...
 
     def drafts(self, original: Original) -> Iterator[Draft]:
         """Yield jobs that are equivalent to the original, the most portable first."""
+        ...
 
     def context(self, original: Original, settings: Any) -> CompileContext:
         """Return the context for compiling a draft: the original's name, and the account in the
         original's request."""
+        ...
 
     def comparable(
         self,
@@ -159,10 +162,12 @@ class Adopter(Protocol):
     ) -> Comparable:
         """Return a request without the values that change with each submission. `plan` is the
         draft's plan, or None if `request` is the original request."""
+        ...
 
     def overrides(self, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
         """Return the overrides that turn the request `ours` into `theirs`. Changes that no job can
         make are omitted."""
+        ...
 
     def hook(self) -> str | None:
         """Return the source text of a Python module with which `adoption.driver` captures the jobs
@@ -172,12 +177,15 @@ class Adopter(Protocol):
     def home(self, environ: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
         """Yield the user's settings that a script finds, without secrets: path below the home
         folder, text of the file, and words that name the settings."""
+        ...
 
     def captured(
         self, record: Mapping[str, Any], uploads: Mapping[str, bytes]
     ) -> tuple[list[Original], bytes | None]:
         """Return the jobs in the `record` of a hook, and an archive (tar, gzip) of their code. The
         archive is None if the code is not among `uploads`, the files that the script uploaded."""
+        ...
 
     def reason(self, path: ValuePath) -> str:
         """Return why the draft's request and the original request still differ at this path."""
+        ...

@@ -1,7 +1,7 @@
 """The interface of a target. `Target` is pure; only `Service` uses SDKs, commands and sockets.
 
-`docs/adding-a-target.md` walks through a complete target. The contract suite in `tests/targets/`
-tests every service against the numbered rules of the class `Service`.
+`docs/development/adding-a-target.md` walks through a complete target. The contract suite in
+`tests/targets/` tests every service against the numbered rules of the class `Service`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_c
 
 from cloudtrain.errors import UsageError
 from cloudtrain.machines.contents import Contents as Contents  # targets take it from here
-from cloudtrain.plans.states import ListedRun, LogLine, OnStatus, QueuedRun, RunRef, RunStatus
 from cloudtrain.system.plugins import ability
 
 if TYPE_CHECKING:
@@ -23,9 +22,21 @@ if TYPE_CHECKING:
     from cloudtrain.job.sweep import Objective, Sweep
     from cloudtrain.job.training import TrainingJob
     from cloudtrain.plans.plan import CompileContext, Finding, Plan, Upload
-    from cloudtrain.plans.states import Trial
+    from cloudtrain.plans.progress import (
+        ListedRun,
+        LogLine,
+        OnStatus,
+        QueuedRun,
+        RunStatus,
+        Trial,
+    )
+    from cloudtrain.plans.states import RunRef
     from cloudtrain.rules.engine import Reading
+    from cloudtrain.runtime.hangs.verdict import Look
+    from cloudtrain.signals.log import Log, LogBatch
+    from cloudtrain.signals.readers.fields import Scalar
     from cloudtrain.targets.adoption import Adopter, BatchSettings, Original
+    from cloudtrain.targets.inside import ExecRequest, Session
     from cloudtrain.targets.settings import TargetSettings
 
 
@@ -39,6 +50,7 @@ class BundleWriter(Protocol):
     @property
     def sha256(self) -> str:
         """Return the hash of the content. Targets store the archive under this hash."""
+        ...
 
     def write(self, path: Path) -> None:
         """Write the archive atomically: `path` either holds the whole archive or does not exist."""
@@ -52,6 +64,29 @@ class Account(Protocol):
     def place(self) -> str:
         """Return the middle part of the references of runs: `eu-west-1` in
         `sagemaker://eu-west-1/name`."""
+        ...
+
+
+class Unasked(NamedTuple):
+    """Why a target is not asked about a job, and what to type so that it is."""
+
+    why: str
+    hint: str
+
+
+class OwnMetrics(NamedTuple):
+    """What a service itself knows of a run's metrics.
+
+    Attributes:
+        values: new values, those of one metric in order.
+        mark: up to where they are known, as JSON.
+        patterns: the regular expressions of the job's metrics, for a run that was submitted from
+            elsewhere.
+    """
+
+    values: Sequence[Scalar] = ()
+    mark: Any = None
+    patterns: Mapping[str, str] = MappingProxyType({})
 
 
 class Service(Protocol):
@@ -76,7 +111,7 @@ class Service(Protocol):
        `TargetError`.
     7. No method prints or asks the user.
 
-    A subclass overrides `check` and `can_check` if the target has an account, and `withdraw` if an
+    A subclass overrides `check` and `unasked` if the target has an account, and `withdraw` if an
     interrupted submission can still create a run.
     """
 
@@ -98,20 +133,22 @@ class Service(Protocol):
         """
         return []
 
-    def can_check(self, settings: Any) -> bool:
-        """Return whether the settings and this machine have what `check` needs, such as
-        credentials."""
-        return True
+    def unasked(self, settings: Any) -> Unasked | None:
+        """Return what the settings or this machine lack for `check`, such as credentials; None if
+        they lack nothing. Uses no network."""
+        return None
 
     def upload(
         self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None
     ) -> bool:
         """Upload the bundle. Return False if the target already has it. `on_bytes` may be called
         from other threads."""
+        ...
 
     def submit(self, plan: Plan, *, again: bool = False) -> RunRef:
         """Send the request. After this call, the run exists. `again`: an earlier request of this
         submission may have arrived."""
+        ...
 
     def has(self, ref: RunRef) -> bool:
         """Return whether the target has this run, submitted by this user.
@@ -122,6 +159,7 @@ class Service(Protocol):
             NameTaken: the target has a run of that name from another submitter.
             TargetError: the target does not answer.
         """
+        ...
 
     def withdraw(self, ref: RunRef) -> bool:
         """Make sure that a submission whose process died never creates a run. Return False if the
@@ -134,6 +172,7 @@ class Service(Protocol):
 
     def status(self, ref: RunRef) -> RunStatus:
         """Return the status of the run."""
+        ...
 
     def logs(
         self,
@@ -146,13 +185,56 @@ class Service(Protocol):
     ) -> Iterator[LogLine]:
         """Yield the output lines so far, of one rank, of one instance or of all. With `follow`, go
         on until the run ends."""
+        ...
+
+    def journal_folder(self, ref: RunRef) -> str | None:
+        """Return the folder with the run's journal (`cloudtrain/signals/journal.py`). None if there
+        is none on this machine: then the output is read line by line with `logs`."""
+        return None
+
+    def metrics_folder(self, ref: RunRef, cache: Path) -> Path | None:
+        """Return the folder with the run's metrics files. If they are on another machine, copy what
+        is new into the folder `cache` first. None if the target keeps none: then the metrics are
+        read from the log."""
+        return None
+
+    def log_after(self, ref: RunRef, mark: Any) -> Log[LogLine] | Log[LogBatch] | None:
+        """Return the output of a run after the `mark` at which an earlier reading stopped; None is
+        the beginning. Without this method, `logs` is read from the beginning each time."""
+        return None
+
+    def own_metrics(self, ref: RunRef, mark: Any) -> OwnMetrics:
+        """Return the metrics that the service itself keeps of a run, such as in its own tracking
+        server, after the `mark` of an earlier call; None is the beginning."""
+        return OwnMetrics()
 
     def stop(self, ref: RunRef) -> None:
         """Ask the run to save and exit."""
 
+    def stacks(self, ref: RunRef) -> list[Look]:
+        """Return where each rank of a running run is in its code, and how much it works. Raises
+        `UsageError` if the run is not running, or the target cannot tell."""
+        message = f"the target of `{ref.name}` shows no stacks"
+        hint = f"a rank that hangs is named in the log: `cloudtrain logs {ref.name}`"
+        raise UsageError(message, hint=hint, code="CT967")
+
+    def enter(self, ref: RunRef, asked: ExecRequest) -> Session:
+        """Return the process of this machine that runs a command inside a run that has started, or
+        forwards a port of it.
+
+        Raises:
+            NotOpen: the run was sent without what is needed; the hint says what to set.
+            UsageError: the run has no such rank or instance, or this machine lacks a program.
+        """
+        message = f"the target of `{ref.name}` runs no commands inside a run"
+        raise UsageError(
+            message, hint=f"`cloudtrain logs {ref.name}` shows its output", code="CT957"
+        )
+
     def runs(self, place: str) -> Iterator[ListedRun]:
         """Yield the runs of all users at `place`, newest first. Each page of runs is fetched only
         when it is needed."""
+        ...
 
     def code(self, ref: RunRef, upload: Upload, scratch: Path) -> Iterator[Path]:
         """Yield local folders that hold the run's code or parts of it; none if nothing is left.
@@ -169,6 +251,7 @@ class Service(Protocol):
     def download(self, ref: RunRef, path: str, destination: Path) -> list[Path]:
         """Copy the files that the run wrote to `path`: `model/`, `outputs/NAME`, `checkpoint/`,
         `logs/`, or an empty path for all."""
+        ...
 
 
 @runtime_checkable
@@ -181,6 +264,7 @@ class KeepsQueue(Protocol):
 
     def queue(self) -> list[QueuedRun]:
         """Return the started runs of the queue, then the waiting runs, both in queue order."""
+        ...
 
     def move(self, ref: RunRef, *, before: RunRef | None = None, last: bool = False) -> None:
         """Move a waiting run before the run `before`, to the front (`before` is None), or to the
@@ -211,6 +295,7 @@ class PinsVersions(Protocol):
             TargetError: the target does not answer, or has no such label.
             UsageError: the target cannot look up a label of this form.
         """
+        ...
 
 
 class Tuner(Service, Protocol):
@@ -218,6 +303,7 @@ class Tuner(Service, Protocol):
 
     def trials(self, ref: RunRef) -> list[Trial]:
         """Return the trials that the tuner has started, sorted by number."""
+        ...
 
     def objective(self, ref: RunRef) -> Objective | None:
         """Return the metric that the sweep optimises; None if the sweep runs every combination."""
@@ -255,6 +341,7 @@ class DataPlaces(Protocol):
     ) -> tuple[str, str]:
         """Return the storage folder to upload the data `name` to, whose hash is `sha256`, and the
         path that the input then gets: the folder, or with `is_file` the file in it."""
+        ...
 
 
 @ability("settle")
@@ -263,6 +350,7 @@ class SettingsChooser(Protocol):
 
     def __call__(self, job: AnyJob, tree: Tree, settings: Any, /) -> TargetSettings:
         """Return the settings for this job: `settings` itself if nothing is to be chosen."""
+        ...
 
 
 @ability("absolute")
@@ -272,6 +360,7 @@ class PathResolver(Protocol):
     def __call__(self, settings: Any, environ: Mapping[str, str], cwd: Path, /) -> TargetSettings:
         """Return the settings with absolute paths in place of relative ones and of names such as
         `conda:NAME`. Makes no network request."""
+        ...
 
 
 @ability("emulate")
@@ -284,6 +373,7 @@ class Emulator(Protocol):
         Raises:
             JobError: the run cannot be emulated; the hint names an alternative.
         """
+        ...
 
 
 @ability("sweep")
@@ -298,6 +388,7 @@ class SweepCompiler(Protocol):
         Raises:
             JobError: the tuner cannot run the sweep (CT061).
         """
+        ...
 
 
 @ability("tuner")
@@ -306,6 +397,7 @@ class TunerMaker(Protocol):
 
     def __call__(self, environ: Mapping[str, str], /) -> Tuner:
         """Return the service, which makes no request until a method is called."""
+        ...
 
 
 @ability("adopt")
@@ -315,6 +407,7 @@ class AdopterMaker(Protocol):
 
     def __call__(self) -> Adopter:
         """Return the adopter."""
+        ...
 
 
 @ability("sent_files")
@@ -329,6 +422,7 @@ class CodeLister(Protocol):
         Raises:
             CloudtrainError, OSError: a file cannot be sent, such as a link to nothing.
         """
+        ...
 
 
 @ability("fetch")
@@ -340,6 +434,7 @@ class OriginalFetcher(Protocol):
     ) -> Original:
         """Return the job `name` of the service, with its code if it can be read. `place` is the
         middle part of the job's reference; `settings` supply what it lacks."""
+        ...
 
 
 @ability("batch")
@@ -365,6 +460,7 @@ class RunFolders(Protocol):
 
     def __call__(self, run_name: str, state_dir: Path, /) -> Path:
         """Return the run's folder."""
+        ...
 
 
 @ability("files")
@@ -373,6 +469,7 @@ class WorkingFiles(Protocol):
 
     def __call__(self, run_name: str, state_dir: Path, /) -> dict[str, Path]:
         """Return the files that the script wrote into its working folder, by relative path."""
+        ...
 
 
 @ability("examine")
@@ -423,9 +520,14 @@ class TargetFacts(NamedTuple):
     """The settings without which the target's runs cannot be listed, such as `region`."""
     saved_folders: tuple[str, ...] = ()
     """The folders in the script's working folder that the service saves after the run."""
+    asked: str = ""
+    """What `Service.check` asks the target about, such as `the role and the quota`; empty if there
+    is nothing to ask."""
     plan_formats: tuple[str, ...] = ()
     """Formats of a plan for the target's own tools: the names in `Plan.forms`, which the part
     `export` makes."""
+    mlflow_plugin: tuple[str, str] | None = None
+    """The scheme of tracking URIs of the service, and the package that MLflow needs for them."""
     extras: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     """Extras of the package, each with the packages that it installs: `{"EXTRA": ("its-sdk",)}`."""
 

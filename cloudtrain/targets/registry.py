@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
-from cloudtrain.errors import NearName, TargetUnavailable, did_you_mean
+from cloudtrain.errors import NearName, TargetUnavailable, UsageError, did_you_mean
 from cloudtrain.system.plugins import (
     PORTABLE,
     add_contract_check,
@@ -31,10 +31,12 @@ class ServiceContext(Protocol):
     @property
     def environ(self) -> Mapping[str, str]:
         """The environment variables."""
+        ...
 
     @property
     def state_dir(self) -> Path:
         """The folder of the run store and of local runs."""
+        ...
 
 
 def target_of(name: str) -> Target:
@@ -51,6 +53,13 @@ def target_of(name: str) -> Target:
             hint += f"; {near}"
         raise TargetUnavailable(f"the target `{name}` is not installed", hint=hint)
     return cast("Target", find_target(name))
+
+
+def require_target(name: str) -> None:
+    """Raise UsageError if there is no target of this name."""
+    if name not in target_names():
+        hint = did_you_mean(name, target_names())
+        raise UsageError(f"`{name}` is not a target", hint=hint, code="CT913")
 
 
 def usable_target(name: str) -> Target | None:

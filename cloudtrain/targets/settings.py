@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import getpass
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import pwd
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import reduce
-from operator import getitem
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -110,7 +110,16 @@ def read_settings(path: Path) -> SettingsFile:
     """Read one settings file. Raises a `SettingsError` with all problems of its tables."""
     document = read_trusted_toml(path, code="CT911")
     file = SettingsFile(path, document.data, document.positions)
-    problems = [file.placed(problem) for problem in _table_problems(file.tables)]
+    tables = dict(file.tables)
+    problems = []
+    for name, file_of in _PERSONAL.items():
+        own = file_of() if name in tables else None
+        if name in tables and (own is None or os.path.realpath(path) != os.path.realpath(own)):
+            message = f"`[{name}]` is yours alone to set, so it cannot stand in this file"
+            hint = f"move it into your own settings file, `{own}`"
+            problems.append(file.placed(Problem((name,), message, hint, code="CT920")))
+            del tables[name]
+    problems += [file.placed(problem) for problem in _table_problems(tables)]
     if problems:
         raise SettingsError.of(problems)
     return file
@@ -146,7 +155,9 @@ def _strongest(
             path = (*base, name)
             place = source.positions.values.get(path)
             if place is not None:
-                value = reduce(getitem, path, source.tables)
+                value: Any = source.tables
+                for key in path:
+                    value = value[key]
                 return value, f"{source.path}:{place.line}:{place.column}"
     return None
 
@@ -160,7 +171,7 @@ def _table_problems(tables: Mapping[str, Any]) -> Iterator[Problem]:
         yield Problem(("target",), message, did_you_mean("", target_names()), code="CT012")
 
     named = {name: table for name, table in tables.items() if name != "target"}
-    yield from _unknown(named, ("profiles", *target_names()))
+    yield from _unknown(named, ("profiles", *_PERSONAL, *target_names()))
 
     profiles = tables.get("profiles", {})
     if not isinstance(profiles, Mapping):
@@ -203,10 +214,22 @@ def _unknown(
 #     [profiles.research.NAME]                # cloudtrain submit job.yaml --profile research
 #     bucket = "research-training"
 #
+#     [notify]                                # only in the file in your configuration folder
+#     webhook = "env:SLACK_WEBHOOK"
+#
+#     [approval]                              # only in that file, whatever HOME and XDG_... say
+#     paid_targets = "ask"
+#
 # Environment variables: CLOUDTRAIN_STATE_DIR moves the run store and the local runs,
 # CLOUDTRAIN_PROFILE names a profile, CLOUDTRAIN_DEBUG=1 shows tracebacks.
 
 FILE_NAME = "cloudtrain.toml"
+
+NOTIFY = "notify"
+"""The table of the user's own file that says how the user is notified."""
+
+APPROVAL = "approval"
+"""The table of the user's own file that says what the user has to approve."""
 
 
 class Settings(NamedTuple):
@@ -322,12 +345,18 @@ def load_settings(near: Path | None = None) -> Settings:
         SettingsError: another user could have written a settings file, or it is not TOML or holds
             an unknown table.
     """
-    cwd = Path.cwd()
-    sources = tuple(read_settings(file) for file in _files(cwd, near))
+    here = read_environment()
+    sources = tuple(read_settings(file) for file in _files(here.cwd, near))
     tables: dict[str, Any] = {}
     for source in sources:
         tables = _merge(tables, source.tables)
+    files = tuple(source.path for source in sources)
+    return here._replace(files=files, tables=tables, sources=sources)
 
+
+def read_environment() -> Settings:
+    """Read the environment and the working directory, and no settings file: what is sent already
+    needs none, so whoever follows or stops a run is not kept from it by a mistake in one."""
     folder = os.environ.get("CLOUDTRAIN_STATE_DIR")
     if folder:
         state_dir = Path(folder).absolute()
@@ -335,8 +364,7 @@ def load_settings(near: Path | None = None) -> Settings:
         from platformdirs import user_state_path
 
         state_dir = user_state_path("cloudtrain", appauthor=False)
-    files = tuple(source.path for source in sources)
-    return Settings(state_dir, user_environment(), cwd, files, tables, sources)
+    return Settings(state_dir, user_environment(), Path.cwd())
 
 
 def debug_wanted() -> bool:
@@ -349,6 +377,28 @@ def own_file() -> Path:
     from platformdirs import user_config_path
 
     return user_config_path("cloudtrain", appauthor=False) / FILE_NAME
+
+
+def account_folder(*, is_state: bool = False) -> Path | None:
+    """Return cloudtrain's folder of settings, or of state, in the home of the user's account as the
+    system knows it: no variable changes it. None for a user without an account."""
+    try:
+        home = Path(pwd.getpwuid(os.getuid()).pw_dir)
+    except KeyError:
+        return None
+    if sys.platform == "darwin":
+        return home / "Library/Application Support/cloudtrain"
+    return home / (".local/state/cloudtrain" if is_state else ".config/cloudtrain")
+
+
+def account_file() -> Path | None:
+    """Return the path of the settings file in the home of the user's account."""
+    folder = account_folder()
+    return None if folder is None else folder / FILE_NAME
+
+
+_PERSONAL: Mapping[str, Callable[[], Path | None]] = {NOTIFY: own_file, APPROVAL: account_file}
+"""Tables that only one file may set, each with the function that returns its path."""
 
 
 def ini_sections(file: Path, *, default_section: str = "DEFAULT") -> dict[str, dict[str, str]]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from cloudtrain.errors import UsageError
+from cloudtrain.job.model import revalidate
 from cloudtrain.system.plugins import part
 from cloudtrain.targets.contract import Account, PathResolver, Service, Target
 from cloudtrain.targets.registry import target_of
@@ -117,7 +118,7 @@ def where(target: AnyTarget, *, near: Path | None = None, profile: str | None = 
         return target
     here = load_settings(near)
     if isinstance(target, TargetSettings):
-        settings = here.capped(target, profile)
+        settings = here.capped(revalidate(target), profile)
     else:
         settings = here.target(target, profile=profile)
     return Where.of(settings, here, profile=profile)

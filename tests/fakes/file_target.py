@@ -14,10 +14,11 @@ from typing import Any
 from cloudtrain.errors import NameTaken, RunNotFound, TargetError
 from cloudtrain.job.training import TrainingJob
 from cloudtrain.plans.plan import Finding, Machine, Plan, Upload
-from cloudtrain.plans.states import ListedRun, LogLine, RunRef, RunState, RunStatus
+from cloudtrain.plans.progress import ListedRun, LogLine, RunStatus
+from cloudtrain.plans.states import RunRef, RunState
 from cloudtrain.targets.common.archives import unpacked
 from cloudtrain.targets.common.launch import LocalAccount
-from cloudtrain.targets.contract import BundleWriter, ByteProgress
+from cloudtrain.targets.contract import BundleWriter, ByteProgress, Service
 from cloudtrain.targets.local.target import LocalTarget
 
 
@@ -33,7 +34,7 @@ class FileTarget(LocalTarget):
         return FileService(environ=environ)
 
 
-class FileService:
+class FileService(Service):
     """The folder."""
 
     names_are_unique = True
@@ -48,8 +49,8 @@ class FileService:
     def check(self, job: TrainingJob, target: Any, plan: Plan) -> list[Finding]:
         return []
 
-    def can_check(self, target: Any) -> bool:
-        return True
+    def unasked(self, target: Any) -> None:
+        return None
 
     def upload(
         self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None

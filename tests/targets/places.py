@@ -17,7 +17,8 @@ import psutil  # noqa: TID253 - tests may start slowly
 import cloudtrain as ct
 from cloudtrain.code.tree import scan
 from cloudtrain.plans.plan import CompileContext, Plan
-from cloudtrain.plans.states import LogLine, RunRef, RunStatus
+from cloudtrain.plans.progress import LogLine, RunStatus
+from cloudtrain.plans.states import RunRef
 from cloudtrain.targets.contract import Service
 from cloudtrain.targets.local.service import LocalService
 from cloudtrain.targets.registry import target_of

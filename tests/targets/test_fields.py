@@ -187,9 +187,14 @@ VALUES: dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
     ),
     "checkpoint": ({}, {"checkpoint": SAVED}),
     "checkpoint.keep": ({"checkpoint": SAVED}, {"checkpoint": {"keep": 7}}),
+    "tracking.mlflow": ({}, {"tracking": {"mlflow": "https://mlflow.example.org"}}),
+    "tracking.wandb": ({}, {"tracking": {"wandb": "offline"}}),
+    "tracking.tensorboard": ({}, {"tracking": {"tensorboard": True}}),
     "spot": ({"checkpoint": SAVED}, {"spot": {}}),
     "spot.max_wait": ({"checkpoint": SAVED, "spot": {}}, {"spot": {"max_wait": "2h"}}),
     "max_runtime": ({}, {"max_runtime": "3h"}),
+    "stop_when_idle": ({}, {"stop_when_idle": "1h"}),
+    "stop_when_stalled": ({}, {"stop_when_stalled": "30m"}),
     "metrics": ({}, {"metrics": {"loss": "loss=([0-9.]+)"}}),
 }
 """Field to what a job needs so that it may have the field, and a legal value that is not the

@@ -1,5 +1,5 @@
-"""VM sizes and curated environments of Azure ML. `tools/gen_azureml_instances.py` generates the
-table of sizes."""
+"""VM sizes and curated environments of Azure ML. `tools/generate/azureml_instances.py` generates
+the table of sizes."""
 
 from __future__ import annotations
 
@@ -87,18 +87,17 @@ def curated_environment(framework: str, version: str | None) -> Curated | None:
 # catalogue's table, but Azure does not promise it. No name tells whether the InfiniBand has SR-IOV,
 # which NCCL needs.
 
-_NAME = re.compile(
-    r"standard_(?P<family>[a-z]+)(?P<vcpus>\d+)(?:-(?P<enabled>\d+))?"
-    r"(?P<features>[a-z]*)(?P<rest>\w*)",
-    re.IGNORECASE,
+_NAME = (
+    r"(?i)standard_(?P<family>[a-z]+)(?P<vcpus>\d+)(?:-(?P<enabled>\d+))?"
+    r"(?P<features>[a-z]*)(?P<rest>\w*)"
 )
 
-_VERSION = re.compile(r"_v(\d+)$", re.IGNORECASE)
+_VERSION = r"(?i)_v(\d+)$"
 
 _NUMBERED = ("a", "d", "ds", "g", "gs")
 """Families whose number counted sizes, not vCPUs, before version 3: `Standard_DS3_v2` has 4."""
 
-_MODEL = re.compile(r"[a-z]+\d+[a-z]*", re.IGNORECASE)
+_MODEL = r"(?i)[a-z]+\d+[a-z]*"
 """An accelerator, between the features and the version: the A100 of `_A100_v4`, the GB200 of
 `_NDR_GB200_v6`."""
 
@@ -118,7 +117,7 @@ class Guess(NamedTuple):
 def guess(name: str) -> Guess | None:
     """Return the properties that a size's name (in upper or lower case) suggests; None for a name
     of another form."""
-    match = _NAME.fullmatch(name)
+    match = re.fullmatch(_NAME, name)
     if match is None:
         return None
     has_infiniband = "r" in match["features"].casefold()
@@ -128,7 +127,7 @@ def guess(name: str) -> Guess | None:
     else:
         text = f"by its name, `{name}` has no InfiniBand (no {reason}); that is a guess"
 
-    version = _VERSION.search(name)
+    version = re.search(_VERSION, name)
     is_old = version is None or int(version[1]) < 3
     vcpus = None
     if not (is_old and match["family"].casefold() in _NUMBERED):
@@ -136,7 +135,7 @@ def guess(name: str) -> Guess | None:
 
     gpu = ""
     for word in name.split("_")[2:-1]:
-        if _MODEL.fullmatch(word):
+        if re.fullmatch(_MODEL, word):
             gpu = word.upper()
     return Guess(has_infiniband, vcpus, gpu, text)
 

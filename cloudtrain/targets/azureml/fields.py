@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from cloudtrain.documents import JsonMapping as JsonMapping
 from cloudtrain.documents import JsonObject as JsonObject
 from cloudtrain.targets.common.fields import (
+    ADDED_PROPERTY,
     COUNT,
     FLAG,
     SAME,
@@ -53,7 +54,7 @@ ARCHIVED = "isArchived"
 # Durations (ISO 8601: days, hours, minutes and whole seconds, such as `PT1M30S`) and sizes.
 
 _UNITS = (86_400, 3_600, 60, 1)
-_DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?)?")
+_DURATION = r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?)?"
 
 
 def duration_text(seconds: int) -> str:
@@ -72,7 +73,7 @@ def duration_text(seconds: int) -> str:
 
 def duration_seconds(text: str) -> int | None:
     """Return the seconds of an ISO 8601 duration; None if the text is not one."""
-    match = _DURATION.fullmatch(text)
+    match = re.fullmatch(_DURATION, text)
     if match is None:
         return None
     total = 0
@@ -365,6 +366,7 @@ FIELDS: tuple[Field, ...] = (
         tool=TEXT,
     ),
     *(Field(f"distribution.{name}", effect=Refused("CT030")) for name in _OF_SMP),
+    Field("distribution.added_property", effect=ADDED_PROPERTY),
     # Machines and limits.
     Field(
         "resources.instance_count",
@@ -466,6 +468,9 @@ FIELDS: tuple[Field, ...] = (
     Field("environment.variables.*", f"{VARIABLES}.*", "environment_variables.*", None),
     Field("distribution.options", VARIABLES, codec=None),
     Field("checkpoint.keep", VARIABLES, codec=None),
+    Field("stop_when_stalled", VARIABLES, codec=None),
+    Field("tracking.wandb", VARIABLES, codec=None),
+    Field("tracking.tensorboard", VARIABLES, codec=None),
     Field("", "properties.*", "properties.*", tool=TEXT),
     Field("tags.*", "tags.*", "tags.*", TEXT, tool=TEXT),
     Field("", ARCHIVED),
@@ -515,6 +520,17 @@ FIELDS: tuple[Field, ...] = (
         effect=NoEffect(
             "Azure ML waits for spot capacity without a limit",
             "stop the job with `cloudtrain stop` if it waits for too long",
+        ),
+    ),
+    Field(
+        "stop_when_idle",
+        effect=NoEffect("Azure ML does not look at the GPUs of a job", "set `max_runtime`"),
+    ),
+    Field(
+        "tracking.mlflow",
+        effect=NoEffect(
+            "the service sets the tracking URI of the workspace in every job",
+            "log with `mlflow` as it is, or set `MLFLOW_TRACKING_URI` in the script",
         ),
     ),
     Field(

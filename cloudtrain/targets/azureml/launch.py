@@ -333,17 +333,29 @@ def _tensorflow(body: Body, layout: JobLayout) -> Iterator[Alike]:
     yield group("worker", workers, 0)
 
 
-def _none(body: Body, layout: JobLayout) -> Iterator[Alike]:  # noqa: ARG001 - the table's
-    """Azure does not document what several instances do without a distribution."""
-    process = Process(0, "process", (), {"AZUREML_PROCESS_NAME": "main"}, 0, 0)
-    yield Alike("process", ((0, 1),), lambda _: process)
+def _one_process(_: Body, __: JobLayout) -> Iterator[Alike]:
+    """Without a distribution, the first instance starts one process. Azure does not document what
+    the others do."""
+
+    def process(_: int) -> Process:
+        return Process(
+            instance=0,
+            role="process",
+            argv=(),
+            env={"AZUREML_PROCESS_NAME": "main"},
+            rank=0,
+            local_rank=0,
+        )
+
+    on_the_first = ((0, 1),)
+    yield Alike("process", on_the_first, process)
 
 
 _STARTS: dict[str, Callable[[Body, JobLayout], Iterator[Alike]]] = {
     "PyTorch": _pytorch,
     "Mpi": _mpi,
     "TensorFlow": _tensorflow,
-    "": _none,
+    "": _one_process,
 }
 """Maps a distribution's type to its processes, each with only its own variables, and still without
 an argv."""

@@ -123,15 +123,15 @@ def _tensorflow(distribution: TensorFlow, instances: int) -> JsonObject:
 
 _PREFIX = "azureml:"
 _WORD = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
-_ASSET = re.compile(rf"(?P<name>{_WORD}):(?P<version>{_WORD}(?::{_WORD})*)")
+_ASSET = rf"(?P<name>{_WORD}):(?P<version>{_WORD}(?::{_WORD})*)"
 """The name ends at the first colon, as azure-ai-ml 1.35.2 reads it: `mine:18.04:2022` has the
 version `18.04:2022`."""
 
-_LABEL = re.compile(rf"(?P<name>{_WORD})@(?P<label>[A-Za-z0-9_.-]+)")
-_LABELLED = re.compile(
+_LABEL = rf"(?P<name>{_WORD})@(?P<label>[A-Za-z0-9_.-]+)"
+_LABELLED = (
     r"(?P<thing>/subscriptions/.+/(?P<kind>environments|data|models)/(?P<name>[^/]+))/labels/latest"
 )
-_MEANT = re.compile(rf"(?:azureml:)+(?P<name>{_WORD})(?::(?P<version>{_WORD}))?:?")
+_MEANT = rf"(?:azureml:)+(?P<name>{_WORD})(?::(?P<version>{_WORD}))?:?"
 
 _VIRTUAL_CLUSTERS = "virtualclusters"
 
@@ -189,9 +189,9 @@ def asset_id(workspace_id: str, reference: str, kind: str) -> str | None:
     if plain.startswith(_PREFIX):
         return None
 
-    if match := _ASSET.fullmatch(plain):
+    if match := re.fullmatch(_ASSET, plain):
         end = f"versions/{match['version']}"
-    elif (match := _LABEL.fullmatch(plain)) and match["label"] == LATEST:
+    elif (match := re.fullmatch(_LABEL, plain)) and match["label"] == LATEST:
         end = f"labels/{LATEST}"
     else:
         return None
@@ -212,7 +212,7 @@ class Labelled(NamedTuple):
 def parse_label(reference: object) -> Labelled | None:
     """Return the asset of an id that ends with the label `latest`. Returns None for other ids, and
     for ids of registries, whose labels the service itself resolves."""
-    match = _LABELLED.fullmatch(reference) if isinstance(reference, str) else None
+    match = re.fullmatch(_LABELLED, reference) if isinstance(reference, str) else None
     if match is None:
         return None
     return Labelled(match["thing"], match["kind"], match["name"])
@@ -220,13 +220,13 @@ def parse_label(reference: object) -> Labelled | None:
 
 def is_label(reference: str) -> bool:
     """Return whether a reference has the form `azureml:NAME@LABEL`, with any label."""
-    return _LABEL.fullmatch(reference.removeprefix(_PREFIX)) is not None
+    return re.fullmatch(_LABEL, reference.removeprefix(_PREFIX)) is not None
 
 
 def asset_meant(reference: str) -> tuple[str, str | None] | None:
     """Guess the name and version in a misspelt reference, such as `azureml:azureml:foo:2`; None if
     that is impossible. The version is None if the reference has none, such as `azureml:foo`."""
-    match = _MEANT.fullmatch(reference)
+    match = re.fullmatch(_MEANT, reference)
     return (match["name"], match["version"]) if match else None
 
 
@@ -244,7 +244,7 @@ def is_cluster(compute: str | None) -> bool:
     return compute.removeprefix("azureml:").rpartition("/")[2] != SERVERLESS
 
 
-_OF_KUBERNETES = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
+_OF_KUBERNETES = r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?"
 
 
 def is_own_type(compute: str, name: str) -> bool:
@@ -252,7 +252,7 @@ def is_own_type(compute: str, name: str) -> bool:
     such as `gpu-large`, or `Singularity.ND40rs_v2` of a virtual cluster. An Azure ML cluster has
     one type, a VM size, which the job may name. Only the form of `name`, the job's type, shows
     whether the cluster is a Kubernetes cluster."""
-    return is_virtual_cluster(compute) or _OF_KUBERNETES.fullmatch(name) is not None
+    return is_virtual_cluster(compute) or re.fullmatch(_OF_KUBERNETES, name) is not None
 
 
 def machines_of(job: TrainingJob, account: AzureMLAccount) -> MachineGroup:

@@ -20,8 +20,9 @@ from cloudtrain.job.distribution import MPI, Distribution, NoDistribution, Ray, 
 from cloudtrain.job.model import overrides_of
 from cloudtrain.job.training import Resources, Spot, TrainingJob
 from cloudtrain.machines.choose import MachineGroup, Machines
-from cloudtrain.machines.overlay import type_named
+from cloudtrain.machines.overlay import Overlay, type_named
 from cloudtrain.machines.spending import Use
+from cloudtrain.machines.table import InstanceType, instance_named
 from cloudtrain.rules.engine import (
     KeysOf,
     Reading,
@@ -69,6 +70,15 @@ _LIFETIME = 21 * 86_400
 
 _SPOT_LIFETIME = 7 * 86_400
 """Seconds (the same page: job lifetime on a low-priority node)."""
+
+
+_COMPONENT = "componentId"
+
+_PAID = {JOB_TYPE, COMPUTE, QUEUE, "resources", "limits", "instanceType", "instanceCount"}
+_PAID |= {"maxInstanceCount", "jobTier", "timeout", "trialTimeout", "maxTotalTrials", _COMPONENT}
+"""The fields of the body that decide what is paid for."""
+
+_PAID_FOLDED = {name.casefold() for name in _PAID}
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,9 +163,17 @@ class Body:
         return self.text("resources", "instanceType")
 
     @property
+    def machine_requests(self) -> list[JsonMapping]:
+        """Everything that may ask for machines: also the trial of a sweep, and what the body says
+        for one kind of compute, such as `AISuperComputer`."""
+        by_compute = self.mapping("resources", "properties")
+        requests = [self.mapping("resources"), self.mapping("trial", "resources")]
+        return [*requests, *(mapping_at(by_compute, name) for name in by_compute)]
+
+    @property
     def compute(self) -> str | None:
         """The id of the cluster; None on serverless compute."""
-        compute = self.text(COMPUTE)
+        compute = self.text(COMPUTE).rstrip("/")
         name = compute.rpartition("/")[2]
         return None if name in ("", SERVERLESS) else compute
 
@@ -187,6 +205,17 @@ class Body:
     def lifetime(self) -> int:
         """The seconds after which the service ends every job, even without a time limit."""
         return _SPOT_LIFETIME if self.is_spot else _LIFETIME
+
+    @property
+    def has_other_spelling(self) -> bool:
+        """Whether a field that decides what is paid for is written in other letters, such as
+        `Limits`: the service may read it."""
+        names = set(self.properties)
+        for part in (self.mapping("trial"), self.mapping("limits"), self.mapping(QUEUE)):
+            names |= part.keys()
+        for part in self.machine_requests:
+            names |= part.keys()
+        return not _PAID_FOLDED.isdisjoint(map(str.casefold, names - _PAID))
 
     # The container and its data.
 
@@ -227,6 +256,15 @@ def machines_in(body: Body, job: MachineGroup, account: AzureMLAccount) -> Machi
     if body.compute is None:
         return MachineGroup("", body.instances, None)
     return replace(job, count=body.instances)
+
+
+def type_of_compute(name: str, overlay: Overlay | None) -> InstanceType | None:
+    """Return the row with the price of a compute's machines in the user's own `instances.toml`;
+    None without one. The name of a type of the catalogue is no compute's."""
+    if instance_named("azureml", name) is not None:
+        return None
+    own = [row for row in overlay or () if not row.is_of_project]
+    return type_named("azureml", name, own)
 
 
 def distribution_in(job: TrainingJob, body: Body) -> Distribution:
@@ -339,25 +377,53 @@ class AzureMLReading(Reading):
         """The body's time limit in seconds, or else the service's own limit."""
         return self.body.max_runtime or self.body.lifetime
 
+    def _count(self) -> tuple[int, bool]:
+        """Return the most machines that the body asks for, and whether this number and their type
+        are certain."""
+        body = self.body
+        count = 1
+        is_certain = not body.has_other_spelling
+        for asked in body.machine_requests:
+            for key in ("instanceCount", "maxInstanceCount"):  # an elastic job grows to the latter
+                value = asked.get(key)
+                number = positive_count(value)
+                if value is not None and number is None:  # AZ rules report it
+                    is_certain = False
+                count = max(count, number or 0)
+            named = asked.get("instanceType")
+            if named and named != body.instance_type and body.compute is None:
+                is_certain = False
+        return count, is_certain
+
     @cached_property
     def uses(self) -> Sequence[Use]:
-        """The machines of a job, or of the trials of a sweep. Nobody knows what another kind of job
-        pays for."""
+        """The machines of a job, or of the trials of a sweep; none for a component of the workspace
+        and for other kinds of jobs, whose costs are not known."""
         body = self.body
         kind = body.text(JOB_TYPE).casefold()
+        if kind not in ("command", "sweep") or body.text(_COMPONENT):
+            return []
+
         seconds = self.longest_run
         times: int | None = 1
         if kind == "sweep":
             limits = body.mapping("limits")
             seconds = duration_seconds(str(limits.get("trialTimeout", ""))) or body.lifetime
             times = positive_count(limits.get("maxTotalTrials"))
-        elif kind != "command":
-            return []
 
-        count = body.mapping("resources").get("instanceCount")
-        if count is not None and positive_count(count) is None:  # AZ rules report it
+        count, is_certain = self._count()
+        if not is_certain:
             times = None
-        return [Use(self.machines, seconds, times)]
+
+        # a compute has its own machines, so the price is the user's, or the target is asked
+        machines = self.group
+        compute = body.compute_name if body.compute is not None else ""
+        row = type_of_compute(compute, self.account.overlay) if compute else None
+        if row is not None:
+            machines = MachineGroup(compute, count, row)
+            compute = ""
+        machines = replace(machines, count=count)
+        return [Use(Machines((machines,)), seconds, times, compute=compute)]
 
     @cached_property
     def resources(self) -> Resources:
@@ -423,21 +489,17 @@ def read(subject: Subject) -> AzureMLReading:
     return subject.reading
 
 
-DATASTORE_ADDRESS = re.compile(
-    r"azureml://(?:subscriptions/(?P<subscription>[^/]+)/resourcegroups/(?P<group>[^/]+)/(?:providers/[^/]+/)?"
+DATASTORE_ADDRESS = (
+    r"(?is)azureml://(?:subscriptions/(?P<subscription>[^/]+)/resourcegroups/(?P<group>[^/]+)/(?:providers/[^/]+/)?"
     r"workspaces/(?P<workspace>[^/]+)/)?datastores/(?P<store>[^/]+)(?:/paths(?=/|"
-    r"$))?(?:/(?P<path>.*))?",
-    re.IGNORECASE | re.DOTALL,
+    r"$))?(?:/(?P<path>.*))?"
 )
 """Matches the long form, the short form, and the form without `paths` in which the service names a
 job's artifacts."""
 
-HADOOP_ADDRESS = re.compile(
-    r"(?:wasbs?|abfss?)://(?P<container>[^@/]+)@(?P<host>(?:(?P<account>[^./]+)\.)?[^/]+)(?:/(?P<path>.*))?",
-    re.DOTALL,
-)
+HADOOP_ADDRESS = r"(?s)(?:wasbs?|abfss?)://(?P<container>[^@/]+)@(?P<host>(?:(?P<account>[^./]+)\.)?[^/]+)(?:/(?P<path>.*))?"
 
-_BLOB = re.compile(
+_BLOB = (
     r"https?://(?P<account>[^./]+)\.(?:blob|"
     r"dfs)\.[^/]+/(?P<container>[^/?]+)(?P<path>/[^?]*)?(?:\?.*)?"
 )
@@ -447,7 +509,7 @@ def split_azure_uri(uri: str, account: AzureMLAccount) -> tuple[str, ...]:
     """Split an address into parts, which are the same for every address of the same data. For
     example, a datastore's address may or may not include the workspace of `account`, and a
     container has `https:`, `wasbs:` and `abfss:` addresses."""
-    if match := DATASTORE_ADDRESS.fullmatch(uri):
+    if match := re.fullmatch(DATASTORE_ADDRESS, uri):
         below = _below(match["path"])
         names = (match["subscription"], match["group"], match["workspace"])
         own = (account.subscription_id, account.resource_group, account.workspace)
@@ -455,7 +517,7 @@ def split_azure_uri(uri: str, account: AzureMLAccount) -> tuple[str, ...]:
             return ("azureml", match["store"], *below)
         return ("azureml", *names, match["store"], *below)
 
-    match = _BLOB.fullmatch(uri) or HADOOP_ADDRESS.fullmatch(uri)
+    match = re.fullmatch(_BLOB, uri) or re.fullmatch(HADOOP_ADDRESS, uri)
     if match and match["account"]:
         below = _below(unquote(match["path"] or ""))
         return ("storage", match["account"], match["container"], *below)

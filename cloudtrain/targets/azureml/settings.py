@@ -29,6 +29,10 @@ Credential = Literal[
 """Kinds of azure-identity's credentials that need no browser."""
 
 
+ASKED = "the credentials, the compute, the environment, the data and the quota"
+"""What the checks of the workspace are about."""
+
+
 class Service(Model):
     """An interactive service of a job on Azure ML. Open it from the job's page in the studio while
     the job runs."""

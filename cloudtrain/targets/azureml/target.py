@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from cloudtrain.targets.azureml.settings import AzureML, account_of
+from cloudtrain.targets.azureml.settings import ASKED, AzureML, account_of
 from cloudtrain.targets.contract import Target, TargetFacts
 
 if TYPE_CHECKING:
@@ -27,7 +27,8 @@ class AzureMLTarget(Target):
     prefix = "AZ"
     settings = AzureML
     order = 20
-    facts = TargetFacts(
+    facts: ClassVar[TargetFacts] = TargetFacts(
+        mlflow_plugin=("azureml", "azureml-mlflow"),
         place_example="azureml:cifar:1",
         place_help="`azureml:name:version`, an `azureml://` datastore path, an `https://` blob "
         "address, or for inputs "
@@ -43,13 +44,14 @@ class AzureMLTarget(Target):
         keeps_literals=True,
         locating_settings=("subscription_id", "resource_group", "workspace"),
         saved_folders=("outputs", "logs"),
+        asked=ASKED,
         plan_formats=("az-cli", "python"),
         extras={
             "azureml": ("azure-identity", "azure-storage-blob"),
             "azureml-sdk": ("azure-ai-ml",),
         },
     )
-    parts: ClassVar = {
+    parts: ClassVar[Mapping[str, str]] = {
         "rules": "cloudtrain.targets.azureml.rules.account "
         "cloudtrain.targets.azureml.rules.request "
         "cloudtrain.targets.azureml.rules.distribution "

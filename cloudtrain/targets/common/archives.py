@@ -102,6 +102,7 @@ def copy_places(
     *,
     extras: Mapping[str, Files] = {},
     inside: Set[Path] = frozenset(),
+    started: int | None = None,
 ) -> list[Path]:
     """Copy the run's files at `path` into the folder `destination`, which is created. Return the
     copies.
@@ -118,11 +119,14 @@ def copy_places(
         extras: more outputs, whose folders also hold other files. Maps each output's name to its
             files.
         inside: the run's own folders, if they hold more than the places.
+        started: when the run started, in nanoseconds since the epoch. A place that became a link
+            since then leads to where the script wanted, not the job.
     """
     path = path.strip("/")
     # a link that the script put in the place of a folder of the run is no choice of the job's
     chosen = [place for place in chain(*places.values()) if inside.isdisjoint(place.parents)]
-    roots = tuple(f"{os.path.realpath(place)}/" for place in (*inside, *chosen))
+    kept = [place for place in (*inside, *chosen) if not _is_newer_link(place, started)]
+    roots = tuple(f"{os.path.realpath(place)}/" for place in kept)
     if not path:
         outputs = {name: dict(_files(folders, roots)) for name, folders in places.items()}
         return _copy(_named({**outputs, **extras}), destination, roots)
@@ -147,10 +151,14 @@ def copy_places(
     existing = [place for place in find_places(path, places) if place.exists()]
     existing = [place for place in existing if not _leaves(place, roots)]
     if not existing:
-        names = [f"`{name}/`" for name in places]
-        hint = f"the run's outputs: {', '.join(names)}"
-        raise NothingWritten(f"the run wrote nothing to `{path}`", hint=hint)
+        raise nothing_written(path, places)
     return _copy(dict(_files(existing, roots)), destination, roots)
+
+
+def _is_newer_link(place: Path, started: int | None) -> bool:
+    """Return whether a folder, or one above it, is a link that was made after `started`."""
+    links = [part for part in (place, *place.parents) if part.is_symlink()]
+    return started is not None and any(link.lstat().st_ctime_ns > started for link in links)
 
 
 def _no_outputs(
@@ -180,7 +188,21 @@ def find_places(path: str, places: Mapping[str, Places]) -> list[Path]:
         hint: str | None = NearName.of(f"outputs/{path}")
     else:
         hint = did_you_mean(path, places)
-    raise UsageError(f"`{path}` is not a result of the run", hint=hint, code="CT935")
+        if not isinstance(hint, NearName):
+            hint = f"for a folder to copy into, write `--to {path}`; {hint}"
+    raise no_result(path, hint)
+
+
+def no_result(path: str, hint: str | None) -> UsageError:
+    """Return the error about a path that begins with no output's name."""
+    return UsageError(f"`{path}` is not a result of the run", hint=hint, code="CT935")
+
+
+def nothing_written(path: str, outputs: Iterable[str]) -> NothingWritten:
+    """Return the error about an output without files. `outputs` are the names of all outputs."""
+    names = [f"`{name}/`" for name in outputs]
+    hint = f"the run's outputs: {', '.join(names)}"
+    return NothingWritten(f"the run wrote nothing to `{path}`", hint=hint)
 
 
 def _files(places: Places, roots: tuple[str, ...]) -> Iterator[tuple[str, Path]]:
@@ -194,7 +216,7 @@ def _files(places: Places, roots: tuple[str, ...]) -> Iterator[tuple[str, Path]]
         return not _leaves(Path(folder, name), roots)
 
     for place in places:
-        if place.is_symlink() and _leaves(place, roots):
+        if _leaves(place, roots):
             continue
         if place.is_file():
             yield place.name, place

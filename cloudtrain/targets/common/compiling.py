@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from cloudtrain.documents import JsonMapping, JsonObject
 from cloudtrain.errors import JobError, Problem
 from cloudtrain.job.data import replace_references
+from cloudtrain.job.model import format_duration
 from cloudtrain.job.training import Resources, TrainingJob
 from cloudtrain.machines.choose import choose
 from cloudtrain.machines.table import instance_types
@@ -117,8 +118,67 @@ def program_of(job: TrainingJob, paths: Mapping[str, str]) -> list[str]:
     return [*shell, *words_of_script(script), *arguments_of(job, paths)]
 
 
+def limit_rows(job: TrainingJob) -> list[tuple[str, str]]:
+    """Return the rows of a plan's summary for the job's own limits of time."""
+    limits = {"max runtime": job.max_runtime, "stop when idle": job.stop_when_idle}
+    return [(name, format_duration(limit)) for name, limit in limits.items() if limit]
+
+
+OF_ONE_RUN = ("MLFLOW_RUN_CONTEXT", "WANDB_NAME", "WANDB_RUN_ID", "WANDB_RESUME")
+"""Variables of tracking that the trials of a service's tuner cannot share."""
+
+
+def tracking_variables(
+    job: TrainingJob, target: str, folder: str, run_name: str | None
+) -> dict[str, str]:
+    """Return the variables in which tracking libraries look for their settings.
+
+    MLflow reads its own in mlflow/environment_variables.py (3.17), W&B in its environment reference
+    (0.31), and the Trainer of Hugging Face `TENSORBOARD_LOGGING_DIR`.
+
+    Args:
+        job: the job. Without `tracking` there are no variables.
+        target: whose MLflow is meant, where the job names one for each target.
+        folder: a folder that exists when the script starts and outlives the run.
+        run_name: the name of the run, as text or as a reference; None if the service names runs
+            itself, and sets the variables of MLflow.
+    """
+    tracking = job.tracking
+    if tracking is None:
+        return {}
+
+    variables: dict[str, str] = {}
+    if tracking.tensorboard:
+        variables["TENSORBOARD_LOGGING_DIR"] = f"{folder}/tensorboard"
+    if tracking.wandb is not None:
+        variables["WANDB_MODE"] = tracking.wandb
+        variables["WANDB_PROJECT"] = job.name
+        variables["WANDB_DIR"] = folder
+    if run_name is None:
+        return variables
+
+    if tracking.wandb is not None:
+        variables["WANDB_NAME"] = run_name
+        # a run that a service starts again continues its own curves
+        variables["WANDB_RUN_ID"] = run_name
+        variables["WANDB_RESUME"] = "allow"
+    uri = tracking.mlflow.of(target) if tracking.mlflow else None
+    if uri is not None:
+        variables["MLFLOW_TRACKING_URI"] = uri
+        variables["MLFLOW_EXPERIMENT_NAME"] = job.name
+        # tags of its runs, of which this one is the name
+        variables["MLFLOW_RUN_CONTEXT"] = json.dumps({"mlflow.runName": run_name})
+    return variables
+
+
+def stall_variables(job: TrainingJob) -> dict[str, str]:
+    """Return the variable that says when a stalled run is stopped."""
+    seconds = job.stop_when_stalled
+    return {} if seconds is None else {"CLOUDTRAIN_STOP_WHEN_STALLED": str(seconds)}
+
+
 def variables_of(
-    job: TrainingJob, paths: Mapping[str, str], run_dir: str, run_name: str
+    job: TrainingJob, target: str, paths: Mapping[str, str], run_dir: str, run_name: str
 ) -> dict[str, str]:
     """Return the variables in which the script's runtime finds the run's name and folders, and
     those of the job."""
@@ -129,6 +189,7 @@ def variables_of(
         "CLOUDTRAIN_RUN_NAME": run_name,
         "PYTHONUNBUFFERED": "1",
     }
+    variables |= stall_variables(job)
     if job.checkpoint:
         variables["CLOUDTRAIN_CHECKPOINT_KEEP"] = str(job.checkpoint.keep)
     for reference, path in paths.items():
@@ -136,6 +197,7 @@ def variables_of(
         if name:
             variable = f"CLOUDTRAIN_{kind}_{name}"
             variables[variable.upper()] = path
+    variables |= tracking_variables(job, target, run_dir, run_name)
     for name, text in job.environment.variables.items():
         variables[name] = resolve_text(text, paths)
     return dict(sorted(variables.items()))

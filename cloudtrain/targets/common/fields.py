@@ -127,6 +127,12 @@ class NoEffect(NamedTuple):
     """Whether the field has no effect in a job; None if it never has one."""
 
 
+ADDED_PROPERTY = NoEffect(
+    "no service's API has it, and Azure ML's own SDK leaves it out", "remove `added_property`"
+)
+"""Of a distribution's `added_property`, on every target."""
+
+
 class Refused(NamedTuple):
     """An error, or a rule with a code of its own, reports a job with this field."""
 

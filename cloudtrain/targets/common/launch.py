@@ -31,6 +31,8 @@ class LocalAccount(NamedTuple):
     mpirun: str | None = None
     loopback: str = "lo"
     """The name of the loopback network interface."""
+    fork_variables: Mapping[str, str] = {}
+    """The variables that a process needs which forks after it has imported torch."""
     interpreter: tuple[str, str] = ("", "")
     """The interpreter of the settings, and the real file behind its links; empty if no environment
     is built on it."""
@@ -149,3 +151,9 @@ def host_name() -> str:
 
 def loopback_interface() -> str:
     return "lo0" if sys.platform == "darwin" else "lo"
+
+
+def fork_variables() -> dict[str, str]:
+    """Return the variables for a process that forks. On macOS, Objective-C ends a fork of a process
+    in which another thread has begun to set up a class, as libraries that torch loads may do."""
+    return {"OBJC_DISABLE_INITIALIZE_FORK_SAFETY": "YES"} if sys.platform == "darwin" else {}

@@ -77,6 +77,7 @@ def mpirun_ranks(
     where: Sequence[int] = (0,),
     slots: int | None = None,
     exports: Mapping[str, str] | None = None,
+    copies: Mapping[str, str] | None = None,
 ) -> Alike:
     """Return mpirun's ranks. They fill the slots of one instance after the other; surplus ranks go
     to the last one.
@@ -88,6 +89,7 @@ def mpirun_ranks(
         where: the instances.
         slots: number of slots of each instance. Default: all ranks fit on one.
         exports: additional variables for all ranks.
+        copies: additional variables of each rank, each with mpirun's variable of the same value.
     """
     size = slots or processes
     # positions in `where`: the last instance with ranks gets the rest of them
@@ -105,6 +107,8 @@ def mpirun_ranks(
             "OMPI_COMM_WORLD_RANK": str(number),
             "OMPI_COMM_WORLD_SIZE": str(processes),
         }
+        for name, original in (copies or {}).items():
+            variables[name] = variables[original]
         return Process(where[place], "rank", tuple(program), variables, number, local_rank)
 
     counts = [(where[place], size) for place in range(last)]

@@ -4,6 +4,7 @@ data on this machine."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
@@ -11,6 +12,8 @@ from cloudtrain.errors import JobError, Problem
 from cloudtrain.job.data import Input
 from cloudtrain.job.distribution import TensorFlow, no_ray
 from cloudtrain.job.training import InstanceGroup, TrainingJob
+from cloudtrain.machines.choose import choose
+from cloudtrain.machines.table import instance_named
 from cloudtrain.plans.plan import Machine
 from cloudtrain.system.plugins import DEFAULT_TARGET
 from cloudtrain.targets.common.launch import LocalAccount, LocalSettings
@@ -38,9 +41,10 @@ class JobSize(NamedTuple):
         return f"{self.instances} x {self.processes_per_instance}"
 
 
-def requested_size(job: TrainingJob, machine: Machine) -> JobSize:
-    """Return the size that the job asks for. Default for processes: one per GPU, or two on a
-    machine without GPUs."""
+def requested_size(job: TrainingJob, machine: Machine, service: str | None) -> JobSize:
+    """Return the size that the job asks for. Default for processes: with emulation as many as
+    `service` would start on an instance; otherwise one per GPU of this machine, or two without
+    GPUs."""
     resources = job.resources
     in_groups = sum(group.instance_count for group in resources.instance_groups)
     instances = in_groups or resources.instance_count
@@ -48,9 +52,24 @@ def requested_size(job: TrainingJob, machine: Machine) -> JobSize:
         return JobSize(instances, 1)
 
     processes = getattr(job.distribution, "processes_per_instance", None)
-    processes = processes or resources.gpus_per_instance
+    processes = processes or resources.gpus_per_instance or _processes_on(service, job)
     default = machine.gpus or min(machine.cpus, REHEARSAL_PROCESSES)
     return JobSize(instances, processes or default)
+
+
+def _processes_on(service: str | None, job: TrainingJob) -> int | None:
+    """Return how many processes the emulated service starts on the instance type that the job
+    names or describes: one for each GPU; None if that is not known."""
+    resources = job.resources
+    row = None
+    if service is not None and resources.instance_type is not None:
+        row = instance_named(service, resources.instance_type.of(service) or "")
+    elif service is not None and resources.gpu is not None:
+        with suppress(JobError):  # which compile raises, too
+            row = choose(service, gpu=resources.gpu, interconnect=resources.interconnect)
+    if row is None or row.neuron:
+        return None
+    return max(1, row.gpus)
 
 
 def local_size(job: TrainingJob, target: LocalSettings, machine: Machine) -> JobSize:
@@ -58,7 +77,7 @@ def local_size(job: TrainingJob, target: LocalSettings, machine: Machine) -> Job
     job's numbers are reduced to the machine's capacity: its GPUs, or its CPUs if it has no GPUs.
     Processes are reduced before instances, so that a job with several instances still runs with
     several."""
-    full_size = requested_size(job, machine)
+    full_size = requested_size(job, machine, target.emulate)
     capacity = machine.gpus or machine.cpus
 
     if target.instance_count is not None:
@@ -107,13 +126,6 @@ def scaled_job(
     problems: list[Problem] = []
     for name, item in job.inputs.items():
         problems += _input_problems(name, item)
-    if job.distribution.type == "smp":
-        message = "`smp` is SageMaker's own library and does not exist on this machine"
-        hint = (
-            "submit it to SageMaker, or use `distribution: {type: torch}` as in "
-            "`cloudtrain scripts copy pipeline_gpt`"
-        )
-        problems.append(Problem(("distribution", "type"), message, hint, code="CT030"))
     problems += no_ray(job.distribution, "on this machine")
 
     size = _emulated_size(job, target, account.machine)

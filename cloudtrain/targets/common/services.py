@@ -7,20 +7,29 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from cloudtrain.errors import TargetError, TargetUnreachable, UsageError
+from cloudtrain.errors import MissingExtra, NameTaken, TargetError, TargetUnreachable, UsageError
 from cloudtrain.job.model import value_text
-from cloudtrain.plans.states import LogLine, OnStatus, RunRef, RunStatus, Trial, best_of
-from cloudtrain.targets.contract import Tuner
+from cloudtrain.plans.progress import LogLine, OnStatus, RunStatus, Trial, best_of
+from cloudtrain.plans.states import RunRef
+from cloudtrain.runtime.metrics_file import FOLDER
+from cloudtrain.signals.log import JournalIndex, Log, LogBatch, batch_of
+from cloudtrain.signals.rows import newest_steps
+from cloudtrain.system.plugins import require
+from cloudtrain.system.processes import last_line
+from cloudtrain.targets.contract import Service, Tuner, Unasked
 
 if TYPE_CHECKING:
     from cloudtrain.job.sweep import Objective
 
 T = TypeVar("T")
+L = TypeVar("L")
 
 
 def check_timeout() -> float:
@@ -69,6 +78,42 @@ class Deadline(Generic[T]):
         return [arrived[number] for number in sorted(arrived)]
 
 
+def no_stacks(ref: RunRef) -> UsageError:
+    """Return the error about a run whose ranks cannot be looked at."""
+    message = f"no rank of `{ref.name}` runs that cloudtrain could look at"
+    hint = f"wait until its script has started: `cloudtrain status {ref.name}`"
+    return UsageError(message, hint=hint, code="CT967")
+
+
+def name_taken(owner: str, kind: str, ref: RunRef) -> NameTaken:
+    """Return the error about a `kind` of job of `owner` that cloudtrain did not make, and that has
+    a run's name."""
+    message = f"the {owner} already has a different {kind} named `{ref.name}`"
+    hint = f"see it with `cloudtrain status {ref}`, or give your job another name"
+    return NameTaken(message, hint=hint)
+
+
+def did_not_start(what: str, log: str | Path) -> TargetError:
+    """Return the error about a detached process that has ended before it was ready."""
+    message = f"the {what} did not start: {last_line(log) or 'it wrote no message'}"
+    return TargetError(message, hint=f"read its log: `{log}`", code="CT951")
+
+
+def why_unasked(
+    extra: str, module: str, provider: str, login: str, *, has_credentials: bool
+) -> Unasked | None:
+    """Return what this machine lacks to ask a provider: the SDK's `module`, which `extra` installs,
+    or credentials, which `login` gets; None if it lacks nothing."""
+    try:
+        require(module, extra=extra)
+    except MissingExtra as error:
+        return Unasked(error.message, str(error.hint))
+    if has_credentials:
+        return None
+    hint = f"log in with {login}; `--online` asks nevertheless"
+    return Unasked(f"this machine has no credentials for {provider}", hint)
+
+
 # Follow a job's output until the job has ended and its last line has arrived, despite throttling
 # and lost connections.
 
@@ -95,22 +140,6 @@ class Pace:
     slowest: float = 30.0
 
 
-class Log(Protocol):
-    """A job's output. Each call of `new_lines` continues where the previous one stopped."""
-
-    @property
-    def streams(self) -> Sized:
-        return ()
-
-    def new_lines(self) -> Iterator[LogLine]:
-        """Yield the lines since the last call. After an error, no line is lost or repeated."""
-        ...
-
-    def rest(self) -> Iterator[LogLine]:
-        """Yield last lines that do not end in a newline, after the job has ended."""
-        return iter(())
-
-
 def line_text(line: bytes) -> str:
     """Decode a line. If a progress bar overwrote the line, return only its last state."""
     return line.decode("utf-8", "replace").rstrip("\r").rpartition("\r")[2]
@@ -120,14 +149,14 @@ _LATE = 120.0
 """Seconds after the end of a job within which lines may still arrive."""
 
 
-def follow(
-    log: Log,
+def follow_log(
+    log: Log[L],
     status_of: Callable[[], RunStatus],
     on_status: OnStatus,
     pace: Pace,
     *,
     to_end: bool = True,
-) -> Iterator[LogLine]:
+) -> Iterator[L]:
     """Yield the lines of a job as they arrive, until the job has ended and its log has no new
     lines. Without `to_end`, yield only the lines so far."""
     reported: RunStatus | None = None
@@ -163,6 +192,34 @@ def follow(
                 return
         time.sleep(pause)
     yield from log.rest()
+
+
+HERE = Pace(every=0.05, per_stream=0.0, settle=0.0)
+"""How often the journal of a followed run is read. It is complete when the run has ended."""
+
+
+def log_batches(
+    service: Service,
+    ref: RunRef,
+    *,
+    follow: bool = False,
+    rank: int | None = None,
+    instance: int | None = None,
+    on_status: OnStatus = None,
+    skip: int = 0,
+) -> Iterator[LogBatch]:
+    """Yield what `logs` of a service yields, without the first `skip` lines, in batches of lines
+    that one process wrote at the same time."""
+    folder = service.journal_folder(ref)
+    if folder is None:
+        lines = service.logs(ref, follow=follow, rank=rank, instance=instance, on_status=on_status)
+        return map(batch_of, islice(lines, skip, None))
+
+    def now() -> RunStatus:
+        return replace(service.status(ref), steps=newest_steps(f"{folder}/{FOLDER}"))
+
+    journal = JournalIndex(folder, rank=rank, instance=instance, first=skip)
+    return follow_log(journal, now, on_status, HERE, to_end=follow)
 
 
 # Errors of a service in a common form for all providers.

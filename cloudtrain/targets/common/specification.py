@@ -131,6 +131,7 @@ class LaunchSpecification:
         patience: seconds that a launcher has to detect and report the death of a rank.
         grace_period: seconds from SIGTERM to SIGKILL.
         max_runtime: the maximum run time in seconds, or None.
+        stop_when_idle: seconds for which all GPUs may be idle before the run is stopped, or None.
         metrics: maps a metric's name to a regular expression with one group, which is applied to
             the output of the ranks.
         queue: the slots that the run waits for; None if it starts immediately.
@@ -157,6 +158,7 @@ class LaunchSpecification:
     patience: float = 1.0
     grace_period: int
     max_runtime: int | None
+    stop_when_idle: int | None = None
     metrics: dict[str, str] | None = None
     queue: QueueNeed | None = None
     environment: BuiltEnvironment | None = None

@@ -30,7 +30,7 @@ def error_in(lines: Sequence[str]) -> str | None:
         match = _NAMED_ERROR.match(line)
         if match is not None:
             last = match[1]
-            if not _CONSEQUENCE.search(last):
+            if not _CONSEQUENCE.search(match[1]):
                 last_cause = number
 
     if told is not None and last_cause < told[0]:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from cloudtrain.errors import Problem
 from cloudtrain.job.distribution import MPI, Horovod, launcher_of, no_ray
-from cloudtrain.job.model import format_duration
 from cloudtrain.job.training import TrainingJob
 from cloudtrain.plans.plan import CompileContext, Plan, canonical_json
 from cloudtrain.plans.processes import Alike, Process, Processes
@@ -19,6 +18,7 @@ from cloudtrain.system.plugins import DEFAULT_TARGET, find_target, part
 from cloudtrain.targets.common import launchers
 from cloudtrain.targets.common.compiling import (
     Problems,
+    limit_rows,
     option_problems,
     paths_in,
     program_of,
@@ -91,6 +91,7 @@ def _plan(job: TrainingJob, target: Local, context: CompileContext) -> Plan:
         finishes=launch.finishes,
         grace_period=target.grace_period,
         max_runtime=job.max_runtime,
+        stop_when_idle=job.stop_when_idle,
         metrics=dict(job.metrics) or None,
     )
     processes = Processes((*Processes.of(launch.processes).groups, *launch.ranks))
@@ -132,7 +133,7 @@ class _RunLayout:
         """Return the variables that an instance's processes get in addition to the submitter's own.
         `processes`: the number of all processes on this machine. `ranks`: whether they communicate
         through torch or MPI."""
-        variables = variables_of(self.job, self.paths, self.run_dir, self.name)
+        variables = variables_of(self.job, DEFAULT_TARGET, self.paths, self.run_dir, self.name)
         machine = self.account.machine
         env: dict[str, str] = {}
         if ranks:
@@ -231,7 +232,8 @@ def _fork(run: _RunLayout) -> _Launch:
         instance, local_rank = divmod(number, shape.processes_per_instance)
         return Process(instance, "rank", tuple(program), env, number, local_rank)
 
-    launcher = Process(0, "fork", argv, run.env(0, processes=shape.world_size))
+    env = {**run.account.fork_variables, **run.env(0, processes=shape.world_size)}
+    launcher = Process(0, "fork", argv, env)
     ranks = Alike(
         "rank",
         tuple((number, shape.processes_per_instance) for number in range(shape.instances)),
@@ -381,9 +383,7 @@ def _summary(run: _RunLayout, launch: _Launch) -> list[tuple[str, str]]:
         ("checkpoint", run.paths["checkpoint"]),
         ("run folder", run.run_dir),
     ]
-    if job.max_runtime:
-        pairs.append(("max runtime", format_duration(job.max_runtime)))
-    return pairs
+    return pairs + limit_rows(job)
 
 
 _LAUNCHER_WORDS = {"fork": "forks of one process", "processes": "direct processes"}

@@ -6,7 +6,13 @@ only for runs without one.
 
 from __future__ import annotations
 
-from cloudtrain.targets.common.fields import Effect, Field, Needless, NoEffect
+from cloudtrain.targets.common.fields import (
+    ADDED_PROPERTY,
+    Effect,
+    Field,
+    Needless,
+    NoEffect,
+)
 
 _IS_CHOICE = Needless("the run is on this machine, whatever machine the job describes")
 _IS_STORED = Needless("the store keeps it")
@@ -27,6 +33,7 @@ _ROWS: dict[str, str | Effect] = {
     "arguments": "processes.*.argv",
     "bare_flags": "processes.*.argv",
     "distribution": "launcher",
+    "distribution.added_property": ADDED_PROPERTY,
     # The machines.
     "resources.instance_count": "instances",
     "resources.instance_type": _IS_CHOICE,
@@ -84,7 +91,12 @@ _ROWS: dict[str, str | Effect] = {
     # Limits and metrics.
     "spot": Needless("nobody takes this machine away; `rehearse` tests an interruption"),
     "max_runtime": "max_runtime",
+    "stop_when_stalled": "processes.*.env",
+    "stop_when_idle": "stop_when_idle",
     "metrics": "metrics",
+    "tracking.mlflow": "processes.*.env",
+    "tracking.wandb": "processes.*.env",
+    "tracking.tensorboard": "processes.*.env",
 }
 """What each field of a job becomes in the launch specification, or why it becomes nothing."""
 

@@ -8,12 +8,12 @@
     status.json         the status of the run; replaced in one atomic step
     unpacked            an empty file created after unpacking the code; all newer files are the
                         script's
-    output.jsonl        the journal: every line of output, and the read position in each file
-    logs/rank_<r>.log   the output of one rank: all attempts, stdout and stderr in the order of
-                        arrival
-    logs/instance_<i>/  the files that receive the output of the processes
+    output.index        the journal of the output, with `output.sources` and the files
+                        `logs/rank_<r>.log` and `logs/instance_<i>.log`
+                        (`cloudtrain/signals/journal.py`)
+    logs/instance_<i>/  the files that receive the output of the processes, until they end
     code/ model/ outputs/ checkpoint/
-    steps/<r>           the newest step of each rank, written by the script's runtime
+    metrics/            what the script reports and prints (`cloudtrain/runtime/metrics_file.py`)
     preempted           written by the script's runtime when it saved and exited early
 
 If the lock is free and the state is not final, the supervisor has died. See `verdict.py`.
@@ -62,15 +62,16 @@ class RunFolder:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.launch = f"{path}/launch.json"
-        self.lock = f"{path}/supervisor.lock"
-        self.log = f"{path}/supervisor.log"
-        self.status = f"{path}/status.json"
-        self.journal = f"{path}/output.jsonl"
-        self.logs = f"{path}/logs"
-        self.steps = f"{path}/steps"
-        self.preempted = f"{path}/preempted"
-        self.unpacked = f"{path}/unpacked"
+        self.launch: str = f"{path}/launch.json"
+        self.lock: str = f"{path}/supervisor.lock"
+        self.log: str = f"{path}/supervisor.log"
+        self.status: str = f"{path}/status.json"
+        self.old_journal: str = f"{path}/output.jsonl"
+        """The journal of a run that an earlier version started: one JSON object for each line."""
+        self.logs: str = f"{path}/logs"
+        self.metrics: str = f"{path}/metrics"
+        self.preempted: str = f"{path}/preempted"
+        self.unpacked: str = f"{path}/unpacked"
 
     def read_launch(self) -> LaunchSpecification:
         """Read the launch specification. Raises `TargetError` if the file cannot be read, or is

@@ -1,36 +1,26 @@
-"""Copy the output of all processes into one journal and one file per rank, and keep the last lines
-for the verdict.
+"""Copy the output of all processes into the run's journal, and keep the last lines for the verdict.
 
-The journal `output.jsonl` holds two kinds of records, one per line:
+The processes write into files of their own, which are read here until they end. At the end of the
+run these are removed, because the journal has everything (`cloudtrain/signals/journal.py`).
 
-    {"time": 1763712000.123, "instance": 0, "rank": 1, "stream": "stdout", "attempt": 0,
-     "text": "step 1"}
-    {"file": "logs/...", "inode": 4711, "offset": 1024, "rank": 1, "size": 980}
-
-The first kind also has `values`, such as `{"step": 1, "train:loss": 0.25}`, if the job's `metrics`
-match the line, so that readers of the journal need no patterns. A record of the second kind ends
-each batch of lines from one file; its `offset` is the number of bytes of the file that are in the
-journal, and `size` the size of the rank's own file. The process that finishes a lost run continues
-at this offset, and cuts the rank's file to this size.
+The metrics in the lines go into the run's metrics files.
 """
 
 # Paths are strings here, because this module must start and poll quickly.
 from __future__ import annotations
 
-import json
 import os
-import sys
 import time
 from collections import deque
+from contextlib import suppress
 
-from cloudtrain.system.private import open_private
+from cloudtrain.signals.journal import JournalWriter, OutputSource
 
 TYPE_CHECKING = False  # like typing.TYPE_CHECKING, without importing typing
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from typing import Any
 
-    from cloudtrain.system.patterns import MetricPatterns
+    from cloudtrain.signals.lines import LineMetrics
     from cloudtrain.targets.common.specification import LaunchSpecification, StartedProcess
     from cloudtrain.targets.local.folder import RunFolder
 
@@ -50,7 +40,7 @@ class LineSplitter:
     kept. While a progress bar runs, its current text is added as a line every few seconds."""
 
     def __init__(self) -> None:
-        self.pending = b""
+        self.pending: bytes = b""
         self._progress_at = 0.0
 
     def feed(self, chunk: bytes, now: float) -> list[str]:
@@ -133,25 +123,37 @@ def launched_log(logs: str, process: StartedProcess, index: int, stream: str) ->
 
 
 class OutputFile:
-    """One output file, with the position `offset` up to which it was read."""
+    """One output file, with the position `offset` up to which it was read, and the position
+    `copied` up to which its lines are in the journal. `folder` is the run's."""
 
     def __init__(
-        self, path: str, *, instance: int, rank: int | None, stream: str, attempt: int = 0
+        self,
+        path: str,
+        folder: str,
+        *,
+        instance: int,
+        rank: int | None,
+        stream: str,
+        attempt: int = 0,
     ) -> None:
         self.path = path
-        self.instance = instance
-        self.rank = rank
-        self.stream = stream
-        self.attempt = attempt
-        self.lines = LineSplitter()
-        self.offset = 0
+        self.lines: LineSplitter = LineSplitter()
+        self.offset: int = 0
+        self.copied: int = 0
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        self.inode = os.fstat(self._descriptor).st_ino
+        inode = os.fstat(self._descriptor).st_ino
+        file = os.path.relpath(path, folder)
+        self.source: OutputSource = OutputSource(instance, rank, stream, attempt, file, inode)
 
     @property
     def consumed(self) -> int:
         """The position in the file up to which all lines were returned."""
         return self.offset - len(self.lines.pending)
+
+    def rewind(self) -> None:
+        """Read again what is not in the journal."""
+        self.offset = self.copied
+        self.lines.pending = b""
 
     def read(self, limit: int) -> bytes:
         """Read up to `limit` bytes more; none at the present end of the file."""
@@ -159,15 +161,24 @@ class OutputFile:
         self.offset += len(chunk)
         return chunk
 
-    def erase(self, start: int, secrets: Iterable[bytes]) -> None:
-        """Overwrite secrets with stars in the file, between the positions `start` and
+    def erase(self, secrets: Iterable[bytes]) -> None:
+        """Overwrite secrets with stars in the file, between the positions `copied` and
         `consumed`."""
-        original = data = os.pread(self._descriptor, self.consumed - start, start)
+        original = data = os.pread(self._descriptor, self.consumed - self.copied, self.copied)
         for secret in secrets:
             data = data.replace(secret, b"*" * len(secret))
         if data != original:
             with open(self.path, "r+b", buffering=0) as file:
-                os.pwrite(file.fileno(), data, start)
+                os.pwrite(file.fileno(), data, self.copied)
+
+    def remove(self) -> None:
+        """Remove the file if all of it was read. Another file at the same path stays."""
+        status = os.fstat(self._descriptor)
+        if status.st_size != self.consumed:
+            return
+        with suppress(OSError):  # torchrun has removed it, or it cannot be removed
+            if os.path.samestat(os.stat(self.path), status):
+                os.unlink(self.path)
 
     def close(self) -> None:
         os.close(self._descriptor)
@@ -182,8 +193,9 @@ class SourceFinder:
     So a file is identified by path and inode together.
     """
 
-    def __init__(self, logs: str, spec: LaunchSpecification, rank_of: RankOf) -> None:
-        self._logs = logs
+    def __init__(self, folder: str, spec: LaunchSpecification, rank_of: RankOf) -> None:
+        self._folder = folder
+        self._logs = f"{folder}/logs"
         self._spec = spec
         self._rank_of = rank_of
         self._known: dict[str, int] = {}
@@ -203,9 +215,13 @@ class SourceFinder:
                 path = launched_log(self._logs, process, index, stream)
                 if path not in self._known and os.path.exists(path):
                     source = OutputFile(
-                        path, instance=process.instance, rank=process.rank, stream=stream
+                        path,
+                        self._folder,
+                        instance=process.instance,
+                        rank=process.rank,
+                        stream=stream,
                     )
-                    self._known[path] = source.inode
+                    self._known[path] = source.source.inode
                     yield source
 
     def new_ranks(self, *, at_once: bool = False) -> Iterator[OutputFile]:
@@ -235,12 +251,17 @@ class SourceFinder:
                 key = (instance, local_rank, stream)
                 attempt = self._attempts.get(key, 0)
                 source = OutputFile(
-                    path, instance=instance, rank=rank, stream=stream, attempt=attempt
+                    path,
+                    self._folder,
+                    instance=instance,
+                    rank=rank,
+                    stream=stream,
+                    attempt=attempt,
                 )
             except FileNotFoundError:
                 continue
             self._attempts[key] = attempt + 1
-            self._known[path] = source.inode
+            self._known[path] = source.source.inode
             yield source
 
     def _rank(self, instance: int, local_rank: int, folder: str, at_once: bool) -> int | None:
@@ -281,10 +302,11 @@ def _names(folder: str) -> list[str]:
         return []
 
 
-_APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+_CHUNK = 1 << 15
+"""Maximum number of bytes that are read at once. It limits the lines of a batch."""
 
-_CHUNK = 1 << 20
-"""Maximum number of bytes read from one file before the next file is read."""
+_AT_ONCE = 32
+"""Maximum number of times that one file is read before the next file is read."""
 
 _FIND_EVERY = 0.1
 """Seconds between two searches for new files."""
@@ -292,52 +314,38 @@ _FIND_EVERY = 0.1
 _REMEMBERED = 200
 """Number of lines kept for the verdict, per rank and stream."""
 
-_text = json.encoder.encode_basestring_ascii
-
 
 class RunOutput:
-    """Follows all output files of a run. `metrics` holds the newest value of each metric."""
+    """Follows all output files of a run."""
 
     def __init__(self, folder: RunFolder, spec: LaunchSpecification, rank_of: RankOf) -> None:
-        self.metrics: dict[str, float] = {}
         self.hidden: tuple[str, ...] = ()
         """Texts to mask in every line: the values of the job's secrets."""
         self._folder = folder
-        self._finder = SourceFinder(folder.logs, spec, rank_of)
-        self._sources: list[OutputFile] = []
+        self._finder = SourceFinder(folder.path, spec, rank_of)
+        self._files: list[OutputFile] = []
         self._find_at = 0.0
         self._tails: dict[tuple[int, int | None, str], deque[str]] = {}
-        self._rank_files: dict[int, int] = {}
-        self._rank_sizes: dict[int, int | None] | None = None
-        self._places: dict[str, dict[str, Any]] = {}
-        self._lowest: dict[str, int] = {}
-        self._patterns: MetricPatterns | None = None
-        if spec.metrics:
-            from cloudtrain.system.patterns import MetricPatterns
-
-            self._patterns = MetricPatterns(spec.metrics)
-        self._journal = open_private(folder.journal, _APPEND)
+        self._places: dict[tuple[str, int], tuple[int | None, int]] = {}
+        """Rank and position of the files in a resumed journal, by path and inode."""
+        self._patterns = spec.metrics
+        self._metrics: LineMetrics | None = None
+        self._journal = JournalWriter(folder.path)
 
     @property
     def restarts(self) -> int:
         return self._finder.restarts
 
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The newest value of each metric in the output."""
+        return {} if self._metrics is None else dict(self._metrics.latest)
+
     def resume(self) -> None:
-        """Continue after the last complete batch in the journal of a dead supervisor. Remove an
-        incomplete batch, also from the ranks' own files, which are written first."""
-        size = 0
-        complete_size = 0
-        self._rank_sizes = {}
-        with open(self._folder.journal, "rb") as journal:
-            for line in journal:
-                size += len(line)
-                if line.startswith(b'{"file"') and line.endswith(b"}\n"):
-                    record = json.loads(line)
-                    self._places[record["file"]] = record
-                    # earlier versions wrote none
-                    self._rank_sizes[record["rank"]] = record.get("size")
-                    complete_size = size
-        os.ftruncate(self._journal, complete_size)
+        """Continue behind what a dead supervisor has copied."""
+        for source, consumed in self._journal.resume():
+            _, before = self._places.get((source.file, source.inode), (None, 0))
+            self._places[source.file, source.inode] = (source.rank, before + consumed)
 
     def pump(self, *, at_once: bool = False) -> bool:
         """Read a limited amount of the available output. Return True if more is available.
@@ -346,174 +354,93 @@ class RunOutput:
         now = time.time()
         if at_once or now >= self._find_at:
             self._find_at = now + _FIND_EVERY
-            for source in (*self._finder.launched(), *self._finder.new_ranks(at_once=at_once)):
-                self._adopt(source)
-        # a list, because `any` would stop at the first source with more, and starve the others
-        return any([self._read(source, now) for source in self._sources])  # noqa: C419
+            for file in (*self._finder.launched(), *self._finder.new_ranks(at_once=at_once)):
+                self._adopt(file)
+        # a list, because `any` would stop at the first file with more, and starve the others
+        return any([self._read(file, now) for file in self._files])  # noqa: C419
 
     def drain(self) -> None:
         """Read all files to their end, also last lines without a newline, after all processes have
-        ended."""
+        ended. Then remove them."""
         while self.pump(at_once=True):
             pass
-        for source in self._sources:
-            before = source.consumed
-            lines = source.lines.flush()
-            self._hide(source, before, lines)
-            self._write(source, lines, time.time())
+        for file in self._files:
+            self._write(file, file.lines.flush(), time.time())
+            file.remove()
 
     def tail(self, instance: int, rank: int | None, stream: str) -> list[str]:
         """Return the last lines that a rank wrote, or the instance's launcher if `rank` is None."""
         return list(self._tails.get(_tail_key(instance, rank, stream), ()))
 
     def close(self) -> None:
-        for source in self._sources:
-            source.close()
-        for descriptor in (*self._rank_files.values(), self._journal):
-            os.close(descriptor)
+        for file in self._files:
+            file.close()
+        self._journal.close()
+        if self._metrics is not None:
+            self._metrics.close()
 
-    def _adopt(self, source: OutputFile) -> None:
+    def _adopt(self, file: OutputFile) -> None:
         """Follow a file, from the position that a resumed journal names."""
-        place = self._places.get(self._relative(source))
-        if place is not None and place["inode"] == source.inode:
-            source.offset = place["offset"]
-            source.rank = place["rank"]
-        self._sources.append(source)
+        source = file.source
+        rank, position = self._places.get((source.file, source.inode), (source.rank, 0))
+        file.source = source._replace(rank=rank)
+        file.copied = position
+        file.rewind()
+        self._files.append(file)
 
-    def _relative(self, source: OutputFile) -> str:
-        return os.path.relpath(source.path, self._folder.path)
-
-    def _read(self, source: OutputFile, now: float) -> bool:
+    def _read(self, file: OutputFile, now: float) -> bool:
         """Copy the next bytes of a file. Return True if there may be more."""
-        before = source.consumed
-        chunk = source.read(_CHUNK)
-        if chunk:
-            lines = source.lines.feed(chunk, now)
-            self._hide(source, before, lines)
-            self._write(source, lines, now)
-        return len(chunk) == _CHUNK
+        for _ in range(_AT_ONCE):
+            chunk = file.read(_CHUNK)
+            if chunk:
+                self._write(file, file.lines.feed(chunk, now), now)
+            if len(chunk) < _CHUNK:
+                return False
+        return True
 
-    def _hide(self, source: OutputFile, start: int, lines: list[str]) -> None:
-        """Mask secrets in `lines`, and in the file of `source` from the position `start`, where
-        these lines begin."""
-        if not self.hidden:
-            return
-        from cloudtrain.runtime.secret_values import masked
-
-        lines[:] = [masked(line, self.hidden) for line in lines]
-        source.erase(start, [form.encode() for form in self.hidden])
-
-    def _write(self, source: OutputFile, lines: list[str], now: float) -> None:
-        """Write a batch of lines to the journal, with the record that ends it."""
+    def _write(self, file: OutputFile, lines: list[str], now: float) -> None:
+        """Write a batch of lines to the journal, with secrets masked there and in the file that
+        they are from. Remember the last lines for `tail`."""
         if not lines:
             return
+        if self.hidden:
+            from cloudtrain.runtime.secret_values import masked
 
-        records = self._records(source, lines, now)
-        place: dict[str, Any] = {
-            "file": self._relative(source), "inode": source.inode, "offset": source.consumed,
-            "rank": source.rank
-        }  # fmt: skip
-        if source.rank is not None:
-            place["size"] = os.fstat(self._rank_file(source.rank)).st_size
-        records.append(json.dumps(place) + "\n")
-        _write_all(self._journal, "".join(records).encode("ascii"))
+            lines = [masked(line, self.hidden) for line in lines]
+            file.erase([form.encode() for form in self.hidden])
+        source = file.source
+        try:
+            self._journal.append(source, lines, file.consumed - file.copied, now)
+        except OSError:
+            file.rewind()
+            raise
+        file.copied = file.consumed
 
-    def _records(self, source: OutputFile, lines: list[str], now: float) -> list[str]:
-        """Return the journal's records of these lines. Also add the lines to their rank's own file,
-        and remember the last lines for `tail`."""
-        rank = source.rank
-        stream = source.stream
-        tail = self._tails.setdefault(
-            _tail_key(source.instance, rank, stream), deque(maxlen=_REMEMBERED)
-        )
+        key = _tail_key(source.instance, source.rank, source.stream)
+        tail = self._tails.setdefault(key, deque(maxlen=_REMEMBERED))
         tail.extend(lines[-_REMEMBERED:])
-        values = self._values(lines, rank)
-        if rank is not None:
-            text = "\n".join(lines) + "\n"
-            _write_all(self._rank_file(rank), text.encode("utf-8", "replace"))
+        if self._patterns or "[metrics]" in "\n".join(lines):
+            self._note_metrics(source, lines, now)
 
-        # written by hand, because this runs for every line
-        head = (
-            f'{{"time": {now:.3f}, "instance": {source.instance}, "rank": {json.dumps(rank)}, '
-            f'"stream": "{stream}", "attempt": {source.attempt}, "text": '
-        )
-        if self._patterns is None:
-            return [f"{head}{_text(line)}}}\n" for line in lines]
+    def _note_metrics(self, source: OutputSource, lines: list[str], now: float) -> None:
+        """Write the metrics in these lines. Complaints about the job's patterns appear as if the
+        first instance's launcher had written them."""
+        if self._metrics is None:
+            from cloudtrain.signals.lines import LineMetrics
 
-        records = []
-        for number, line in enumerate(lines):
-            metrics = f', "values": {json.dumps(values[number])}' if number in values else ""
-            records.append(f"{head}{_text(line)}{metrics}}}\n")
+            self._metrics = LineMetrics(self._folder.metrics, self._patterns)
+        self._metrics.take(lines, source.rank, source.instance, now)
+        with suppress(OSError):  # a full disk stops the metrics, not the run
+            self._metrics.flush()
+        complaints = self._metrics.complaints()
+        if complaints:
+            self._journal.append(_COMPLAINTS, complaints, 0, now)
 
-        # warnings about the patterns appear as if the first instance's launcher had written them
-        first = {
-            "time": round(now, 3),
-            "instance": 0,
-            "rank": None,
-            "stream": "stderr",
-            "attempt": 0,
-        }
-        records += [
-            json.dumps({**first, "text": text}) + "\n" for text in self._patterns.complaints
-        ]
-        self._patterns.complaints = []
-        return records
 
-    def _rank_file(self, rank: int) -> int:
-        """Return the descriptor of a rank's own file. After `resume`, the file is first cut to what
-        the journal holds."""
-        if rank in self._rank_files:
-            return self._rank_files[rank]
-
-        path = f"{self._folder.logs}/rank_{rank}.log"
-        descriptor = open_private(path, _APPEND)
-        self._rank_files[rank] = descriptor
-        if self._rank_sizes is not None:
-            size = self._rank_sizes.get(rank, 0)
-            if size is not None and os.fstat(descriptor).st_size > size:
-                os.ftruncate(descriptor, size)
-        return descriptor
-
-    def _values(self, lines: list[str], rank: int | None) -> dict[int, dict[str, float]]:
-        """Search lines with the job's patterns. Map each index in `lines` to its values, and update
-        `metrics`. The runtime's own `[metrics]` lines are not searched; their values only update
-        `metrics`."""
-        values_of: dict[int, dict[str, float]] = {}
-        order = sys.maxsize if rank is None else rank  # a launcher counts after all ranks
-        for number, line in enumerate(lines):
-            if "[metrics]" in line:
-                from cloudtrain.runtime.metrics import parse_metrics
-
-                own_values = parse_metrics(line)
-                if own_values is not None:
-                    self.metrics.update(own_values)
-                    continue
-            values = None if self._patterns is None else self._patterns.read(line)
-            if values is not None:
-                values_of[number] = values
-                # the lowest rank counts, as in plans.states.Metrics
-                for name, value in values.items():
-                    if order <= self._lowest.setdefault(name, order):
-                        self._lowest[name] = order
-                        self.metrics[name] = value
-        return values_of
+_COMPLAINTS = OutputSource(0, None, "stderr")
 
 
 def _tail_key(instance: int, rank: int | None, stream: str) -> tuple[int, int | None, str]:
     """Return the key of the last lines of a rank, which may change its instance at a restart, or of
     the instance's launcher."""
     return (-1 if rank is not None else instance, rank, stream)
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    """Append all data to a file. On a full disk, append only complete lines, so that the next
-    record never follows an incomplete one."""
-    view = memoryview(data)
-    try:
-        while view:
-            view = view[os.write(descriptor, view) :]
-    except OSError:
-        written = len(data) - len(view)
-        complete = data.rfind(b"\n", 0, written) + 1
-        os.ftruncate(descriptor, os.fstat(descriptor).st_size - (written - complete))
-        raise

@@ -29,7 +29,7 @@ _OUTGOING = "/proc/sys/net/ipv4/ip_local_port_range"
 _ENOUGH = 1000
 """Number of ports among which runs that start together rarely choose the same one."""
 
-_PLACEHOLDER = re.compile(r"\$\{\{(ports|env|gpus)\.([^}]*)\}\}")
+_PLACEHOLDER = r"\$\{\{(ports|env|gpus)\.([^}]*)\}\}"
 
 
 class Ports:
@@ -94,7 +94,7 @@ def fill(
         is_empty = is_empty or not variable
         return variable
 
-    result = _PLACEHOLDER.sub(value, text)
+    result = re.sub(_PLACEHOLDER, value, text)
     return result.strip(":") if is_empty else result
 
 

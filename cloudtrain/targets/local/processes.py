@@ -16,18 +16,15 @@ import time
 from contextlib import suppress
 from typing import NamedTuple
 
-from cloudtrain.system.processes import stat_fields
+from cloudtrain.runtime.proc import child_pids, read_proc, stat_fields, state_of
+from cloudtrain.system.processes import HAS_PROC, process_table
 from cloudtrain.targets.local.output import STREAMS, launched_log, rank_folders
 
 TYPE_CHECKING = False  # like typing.TYPE_CHECKING, without importing typing
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from types import ModuleType
 
     from cloudtrain.targets.common.specification import StartedProcess
-
-
-HAS_PROC = os.path.exists("/proc/self/environ")
 
 
 class Stat(NamedTuple):
@@ -44,7 +41,7 @@ def processes() -> list[int]:
     """Return the ids of all processes of this machine."""
     if HAS_PROC:
         return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
-    return list(_psutil().pids())
+    return list(process_table().pids())
 
 
 def stat_of(pid: int) -> Stat | None:
@@ -53,7 +50,7 @@ def stat_of(pid: int) -> Stat | None:
     fields = stat_fields(pid)
     if not fields:
         return None
-    is_zombie = fields[0] in (b"Z", b"X")
+    is_zombie = not state_of(fields)
     wait_status = int(fields[49]) if is_zombie else None
     return Stat(int(fields[1]), int(fields[3]), is_zombie, wait_status)
 
@@ -61,7 +58,7 @@ def stat_of(pid: int) -> Stat | None:
 def environment_of(pid: int) -> dict[str, str] | None:
     if not HAS_PROC:
         return _psutil_environment(pid)
-    content = _read(f"/proc/{pid}/environ")
+    content = read_proc(f"{pid}/environ")
     if content is None:
         return None
     pairs = (item.partition("=") for item in os.fsdecode(content).split("\0") if item)
@@ -88,47 +85,20 @@ def is_folder_in_use(run_dir: str) -> bool:
 def children_of(pid: int) -> list[int]:
     """Return the ids of the processes that a process, or any thread of it, has started."""
     if not HAS_PROC:
-        table = _psutil()
+        table = process_table()
         try:
             return [child.pid for child in table.Process(pid).children()]
         except table.Error:
             return []
 
-    children: list[int] = []
-    try:
-        threads = os.listdir(f"/proc/{pid}/task")
-    except OSError:
-        return []
-    for thread in threads:
-        content = _read(f"/proc/{pid}/task/{thread}/children")
-        if content is None:  # a kernel without CONFIG_PROC_CHILDREN
-            return [child for child, stat in _table().items() if stat.parent == pid]
-        children += map(int, content.split())
+    children = child_pids(pid)
+    if children is None:
+        return [child for child, stat in _table().items() if stat.parent == pid]
     return children
 
 
-def _read(path: str) -> bytes | None:
-    try:
-        with open(path, "rb", buffering=0) as file:
-            return file.read()
-    except OSError:
-        return None
-
-
-def _psutil() -> ModuleType:
-    import sys
-
-    if "site" not in sys.modules:  # the supervisor runs without site-packages
-        import site
-
-        site.main()
-    import psutil
-
-    return psutil
-
-
 def _psutil_stat(pid: int) -> Stat | None:
-    table = _psutil()
+    table = process_table()
     try:
         process = table.Process(pid)
         return Stat(process.ppid(), os.getsid(pid), process.status() == table.STATUS_ZOMBIE)
@@ -137,7 +107,7 @@ def _psutil_stat(pid: int) -> Stat | None:
 
 
 def _psutil_environment(pid: int) -> dict[str, str] | None:
-    table = _psutil()
+    table = process_table()
     try:
         environment: dict[str, str] = table.Process(pid).environ()
     except (table.Error, OSError):
@@ -242,14 +212,14 @@ class RankProcess:
     __slots__ = ("attempt", "instance", "is_last", "local_rank", "pid", "rank")
 
     def __init__(self, pid: int, instance: int, environment: dict[str, str]) -> None:
-        self.pid = pid
-        self.instance = instance
-        self.rank = int(environment.get("RANK") or environment["OMPI_COMM_WORLD_RANK"])
-        self.local_rank = int(
+        self.pid: int = pid
+        self.instance: int = instance
+        self.rank: int = int(environment.get("RANK") or environment["OMPI_COMM_WORLD_RANK"])
+        self.local_rank: int = int(
             environment.get("LOCAL_RANK") or environment.get("OMPI_COMM_WORLD_LOCAL_RANK") or 0
         )
-        self.attempt = int(environment.get("TORCHELASTIC_RESTART_COUNT", 0))
-        self.is_last = self.attempt >= int(environment.get("TORCHELASTIC_MAX_RESTARTS", 0))
+        self.attempt: int = int(environment.get("TORCHELASTIC_RESTART_COUNT", 0))
+        self.is_last: bool = self.attempt >= int(environment.get("TORCHELASTIC_MAX_RESTARTS", 0))
 
 
 class Exits:
@@ -311,6 +281,10 @@ class RankTable:
     def pids(self, instance: int | None = None) -> list[int]:
         """Return the ids of the running ranks, of one instance or of all."""
         return [rank.pid for rank in self._alive.values() if instance in (None, rank.instance)]
+
+    def pid_of_rank(self) -> dict[int, int]:
+        """Map the running ranks to the ids of their processes. Another thread may call it."""
+        return {rank.rank: rank.pid for rank in list(self._alive.values())}
 
     def rank_of(self, instance: int, local_rank: int) -> int | None:
         """Return the global rank of the instance's newest process with this local rank; None if
@@ -382,12 +356,12 @@ class Launched:
     """A process that the supervisor started. `exit_code` is None while it runs."""
 
     def __init__(self, process: StartedProcess, child: subprocess.Popen[bytes]) -> None:
-        self.instance = process.instance
-        self.role = process.role
-        self.rank = process.rank
-        self.pid = child.pid
+        self.instance: int = process.instance
+        self.role: str = process.role
+        self.rank: int | None = process.rank
+        self.pid: int = child.pid
         self.exit_code: int | None = None
-        self.is_empty = False
+        self.is_empty: bool = False
         """Whether the process has ended and its session is empty. The system may then reuse its
         id."""
         self._signal = process.signal

@@ -21,7 +21,16 @@ from cloudtrain.job.distribution import TensorFlow
 from cloudtrain.job.model import format_size
 from cloudtrain.plans.plan import Level
 from cloudtrain.plans.processes import Processes
-from cloudtrain.rules.engine import IMAGE, Fault, KeysOf, Reading, Subject, ValuePath, rule
+from cloudtrain.rules.engine import (
+    IMAGE,
+    Fault,
+    KeysOf,
+    Nature,
+    Reading,
+    Subject,
+    ValuePath,
+    rule,
+)
 from cloudtrain.rules.facts import DataPlace, declared_places, read_requirements
 from cloudtrain.system.files import why_missing
 from cloudtrain.system.plugins import pip_line, target_names
@@ -51,6 +60,7 @@ class LocalReading(Reading):
     job's variables and hyperparameters, but not the machines: the emulated job, too, runs on this
     machine."""
 
+    has_image = False
     emulate: str | None = None
 
     @cached_property
@@ -79,7 +89,7 @@ class LocalReading(Reading):
     def paths(self) -> Mapping[ValuePath, KeysOf]:  # type: ignore[override]
         return self._of_service.paths
 
-    @property
+    @cached_property
     def parameters(self) -> Mapping[str, Any]:
         return self._of_service.parameters
 
@@ -92,6 +102,15 @@ class LocalReading(Reading):
         """With emulation, outputs are left out, because they are written to the run's own
         folder."""
         return list(declared_places(self.job, self.target, outputs=self.emulate is None))
+
+    def can_import(self, name: str, settings: Local) -> bool | None:
+        """An interpreter other than this one is not asked, because starting it takes time."""
+        if settings.python not in (None, sys.executable):
+            return None
+        try:
+            return find_spec(name) is not None
+        except ValueError:  # a module that a program has made, as in a notebook
+            return True
 
     @cached_property
     def images(self) -> Sequence[tuple[str, ValuePath]]:
@@ -199,7 +218,7 @@ def _specification(subject: Subject) -> LaunchSpecification:
     return subject.reading.specification
 
 
-@rule("LO101", Level.ERROR)
+@rule("LO101", Level.ERROR, Nature.FACT)
 def input_is_missing(subject: Subject) -> Iterator[Fault]:
     """An input does not exist on this machine.
 
@@ -217,7 +236,7 @@ def input_is_missing(subject: Subject) -> Iterator[Fault]:
             yield Fault(f"the input `{place}` {problem}", hint, ("inputs", name, "local"))
 
 
-@rule("LO102", Level.ERROR)
+@rule("LO102", Level.ERROR, Nature.FACT, needs_request=False)
 def interpreter_is_missing(subject: Subject) -> Iterator[Fault]:
     """The Python interpreter for the run does not exist or cannot be executed.
 
@@ -244,7 +263,7 @@ def interpreter_is_missing(subject: Subject) -> Iterator[Fault]:
         yield Fault(f"the interpreter `{python}` {problem}", f"use this one: `--python {use}`")
 
 
-@rule("LO103", Level.ERROR)
+@rule("LO103", Level.ERROR, Nature.FACT)
 def torch_is_missing(subject: Subject) -> Iterator[Fault]:
     """PyTorch is not installed for the interpreter that runs the script.
 
@@ -277,7 +296,7 @@ def _lines(tree: Tree, file: str) -> list[Requirement]:
     return [line for line in read_requirements(tree, file).asked if line.name]
 
 
-@rule("LO104", Level.ERROR)
+@rule("LO104", Level.ERROR, Nature.FACT)
 def place_is_a_file(subject: Subject) -> Iterator[Fault]:
     """The path of an output or of the checkpoint is a file, not a folder.
 
@@ -365,7 +384,8 @@ def scaled_down(subject: Subject) -> Iterator[Fault]:
     """The job runs here with fewer instances or processes than it asks for.
 
     cloudtrain reduces instances and processes to the GPUs of this machine, or to its CPUs if it has
-    no GPU. So you can rehearse a job for sixteen GPUs on a laptop. `--instances` and
+    no GPU. So you can rehearse a job for sixteen GPUs on a laptop. An emulation starts as many
+    processes as the emulated service would, if they fit. `--instances` and
     `--processes-per-instance` set exact numbers.
     """
     job = subject.job
@@ -376,7 +396,7 @@ def scaled_down(subject: Subject) -> Iterator[Fault]:
     if target.instance_count or target.processes_per_instance:
         return
     machine = subject.account.machine
-    full_size = requested_size(job, machine)
+    full_size = requested_size(job, machine, target.emulate)
     actual = local_size(job, target, machine)
     if full_size != actual:
         message = (

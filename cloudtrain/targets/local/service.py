@@ -10,9 +10,9 @@ import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import (
     CloudtrainError,
@@ -23,92 +23,55 @@ from cloudtrain.errors import (
     UsageError,
 )
 from cloudtrain.plans.plan import Plan, Upload
-from cloudtrain.plans.states import (
-    ListedRun,
-    LogLine,
-    OnStatus,
-    QueuedRun,
-    RunRef,
-    RunState,
-    RunStatus,
-)
+from cloudtrain.plans.progress import ListedRun, LogLine, OnStatus, QueuedRun, RunStatus
+from cloudtrain.plans.states import RunRef, RunState
 from cloudtrain.runtime.errors import SetupError
+from cloudtrain.signals.log import JournalIndex, Log, LogBatch
+from cloudtrain.signals.notices import read_notices
 from cloudtrain.system.files import KEPT
 from cloudtrain.system.plugins import DEFAULT_TARGET
 from cloudtrain.system.private import make_private_folder, make_state_folder, write_once
-from cloudtrain.system.processes import Owner, ProcessLock, is_held, last_line, start_detached, tell
+from cloudtrain.system.processes import (
+    Owner,
+    ProcessLock,
+    is_held,
+    start_detached,
+    tell,
+)
 from cloudtrain.targets.common import services
 from cloudtrain.targets.common.archives import copy_places, put_archive, unpacked
 from cloudtrain.targets.common.launch import host_name
 from cloudtrain.targets.common.specification import LaunchSpecification, QueueNeed
 from cloudtrain.targets.contract import BundleWriter, ByteProgress, Service
 from cloudtrain.targets.local.folder import FINAL, QUEUED, RunFolder, command, run_folder
+from cloudtrain.targets.local.inside import enter
 from cloudtrain.targets.local.processes import RUN_DIR, is_folder_in_use
 from cloudtrain.targets.local.queueing import Held, Queue, QueueOrder, Waiting
 
-# Read a run's journal for `logs`, starting at a byte offset. Each call continues where the previous
-# call stopped.
+if TYPE_CHECKING:
+    from cloudtrain.runtime.hangs.verdict import Look
+    from cloudtrain.targets.inside import ExecRequest, Session
 
-_CHUNK = 1 << 20
 
+class _OldJournal(Log[LogLine]):
+    """The journal of a run that an earlier version started: a JSON object for each line. One that
+    is still being written is read by the next call."""
 
-class JournalReader(services.Log):
-    """Reads the complete records of a journal, of one rank or of all. A record that is still being
-    written is read by the next call."""
-
-    def __init__(self, path: Path, rank: int | None = None) -> None:
+    def __init__(self, path: str) -> None:
         self._path = path
-        self._rank = rank
         self._offset = 0
 
     def new_lines(self) -> Iterator[LogLine]:
-        """Yield the lines written since the last call."""
-        # a search in the bytes is faster than reading every record as JSON
-        mark = b""
-        if self._rank is not None:
-            mark = f'"rank": {self._rank}, "stream"'.encode()
-
-        try:
-            file = self._path.open("rb")
-        except FileNotFoundError:
-            return
-        with file:
-            while True:
-                file.seek(self._offset)
-                chunk = file.read(_CHUNK)
-                end = chunk.rfind(b"\n") + 1
-                if not end:
+        with open(self._path, "rb") as file:
+            file.seek(self._offset)
+            for record in file:
+                if not record.endswith(b"\n"):
                     return
-                for record in chunk[:end].splitlines(keepends=True):
-                    self._offset += len(record)
-                    if record.startswith(b'{"time"') and mark in record:
-                        yield from _line(record)
-
-
-def _line(record: bytes) -> Iterator[LogLine]:
-    """Yield the line in a record. Yield nothing if a power failure has damaged the record."""
-    try:
-        data = json.loads(record)
-    except ValueError:
-        return
-    place = (data["instance"], data["rank"], data["stream"])
-    yield LogLine(data["time"], *place, data["text"], data.get("values"))
-
-
-def steps_of(folder: RunFolder) -> dict[int, float]:
-    """Map each rank to its newest step. Only ranks whose script reports steps are included."""
-    steps: dict[int, float] = {}
-    try:
-        entries = list(os.scandir(folder.steps))
-    except OSError:
-        return steps
-    for entry in entries:
-        if not entry.name.isdecimal():
-            continue
-        with suppress(OSError, ValueError):  # the file is being written
-            text = Path(entry.path).read_text("ascii")
-            steps[int(entry.name)] = float(text)
-    return steps
+                self._offset += len(record)
+                # others are marks, or were damaged by a power failure
+                with suppress(ValueError, KeyError):
+                    fields = json.loads(record)
+                    yield LogLine(*[fields[name] for name in LogLine._fields])
 
 
 # The files that a script wrote into its working folder, such as `out/last.pt`.
@@ -238,9 +201,6 @@ def _resources_of(holder: Held) -> str:
     return f"{holder.slots} {noun}"
 
 
-PACE = services.Pace(every=0.05, per_stream=0.0, settle=0.0)
-"""How often the output of a followed run is read. It is complete when the run has ended."""
-
 _NOT_INHERITED = (
     "RANK LOCAL_RANK GROUP_RANK NODE_RANK ROLE_RANK WORLD_SIZE LOCAL_WORLD_SIZE "
     "GROUP_WORLD_SIZE ROLE_WORLD_SIZE "
@@ -254,7 +214,7 @@ outer run's processes, so a new run does not inherit them."""
 class LocalService(Service):
     """Keeps all data in files below `state_dir`."""
 
-    in_flight = 0.0
+    in_flight: float = 0.0
     names_are_unique = True
 
     def __init__(self, state_dir: Path, *, environ: Mapping[str, str]) -> None:
@@ -348,7 +308,8 @@ class LocalService(Service):
     def status(self, ref: RunRef) -> RunStatus:
         """Return the status of the run. If its supervisor has died, finish the run first. Kills
         nothing."""
-        status = self._status(self._folder_of(ref))
+        folder = self._folder_of(ref)
+        status = self._status(folder)
         return RunStatus(
             state=RunState(status["state"]),
             reason=status["reason"],
@@ -360,6 +321,7 @@ class LocalService(Service):
             restarts=status["restarts"],
             metrics=status["metrics"],
             queue_place=status.get("queue_place"),
+            notices=tuple(read_notices(folder.metrics)),
         )
 
     def logs(
@@ -371,16 +333,33 @@ class LocalService(Service):
         instance: int | None = None,
         on_status: OnStatus = None,
     ) -> Iterator[LogLine]:
+        if self.journal_folder(ref) is not None:
+            batches = services.log_batches(
+                self, ref, follow=follow, rank=rank, instance=instance, on_status=on_status
+            )
+            return chain.from_iterable(map(LogBatch.lines, batches))
+
+        old = _OldJournal(self._folder_of(ref).old_journal)
+        lines = services.follow_log(
+            old, lambda: self.status(ref), on_status, services.HERE, to_end=follow
+        )
+        return (
+            line
+            for line in lines
+            if rank in (None, line.rank) and instance in (None, line.instance)
+        )
+
+    def journal_folder(self, ref: RunRef) -> str | None:
         folder = self._folder_of(ref)
+        return None if os.path.exists(folder.old_journal) else folder.path
 
-        def now() -> RunStatus:
-            return replace(self.status(ref), steps=steps_of(folder))
+    def log_after(self, ref: RunRef, mark: Any) -> JournalIndex | None:
+        folder = self.journal_folder(ref)
+        return None if folder is None else JournalIndex(folder, first=mark or 0)
 
-        reader = JournalReader(Path(folder.journal), rank)
-        lines = services.follow(reader, now, on_status, PACE, to_end=follow)
-        if instance is None:
-            return lines
-        return (line for line in lines if line.instance == instance)
+    def metrics_folder(self, ref: RunRef, cache: Path) -> Path | None:  # noqa: ARG002
+        """Missing for a run that has reported nothing yet, or that an earlier version wrote."""
+        return Path(self._folder_of(ref).metrics)
 
     def stop(self, ref: RunRef) -> None:
         """If the run's supervisor and guard were killed, kill its processes."""
@@ -402,6 +381,21 @@ class LocalService(Service):
             message = f"the supervisor of `{ref.name}` is not a process of this machine"
             hint = "run the command where you submitted the run, such as in the same container"
             raise TargetError(message, hint=hint, code="CT955")
+
+    def stacks(self, ref: RunRef) -> list[Look]:
+        # only this needs them
+        from cloudtrain.targets.local.hangs import look_at
+
+        folder = self._folder_of(ref)
+        status = self._status(folder)
+        looks = look_at(folder, status["pid"]) if status["state"] == "running" else []
+        if not looks:
+            raise services.no_stacks(ref)
+        return looks
+
+    def enter(self, ref: RunRef, asked: ExecRequest) -> Session:
+        folder = self._folder_of(ref)
+        return enter(folder.path, self._status(folder)["token"], self._environ, asked)
 
     def queue(self) -> list[QueuedRun]:
         queue = Queue(str(self._state_dir))
@@ -495,7 +489,11 @@ class LocalService(Service):
             # an emulated host has the job's own place below a link
             if any(Path(link.path) in folders for folders in places.values()):
                 inside.add(Path(link.target))
-        return copy_places(places, path, destination, extras={NAME: work}, inside=inside)
+        started = None
+        with suppress(FileNotFoundError):  # nothing was unpacked yet, or by an earlier version
+            started = Path(folder.unpacked).stat().st_ctime_ns
+        extras = {NAME: work}
+        return copy_places(places, path, destination, extras=extras, inside=inside, started=started)
 
     def _unwritable(self, what: str, error: OSError) -> TargetError:
         hint = f"make room, or {self._elsewhere()}"
@@ -587,8 +585,7 @@ def _start_supervisor(folder: RunFolder, environ: Mapping[str, str], *how: str) 
         return command("supervisor", folder.path, str(ready), *how)
 
     if not start_detached(argv, folder.log, env=environ, cwd=folder.path):
-        message = f"the supervisor did not start: {last_line(folder.log) or 'it wrote no message'}"
-        raise TargetError(message, hint=f"read its log: `{folder.log}`", code="CT951")
+        raise services.did_not_start("supervisor", folder.log)
 
 
 # Withdraw a run whose submitter died before a supervisor took over, so that the run can never

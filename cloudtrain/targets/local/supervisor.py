@@ -24,6 +24,8 @@ import sys
 import time
 from importlib import import_module
 
+from cloudtrain.system.private import UMASK
+from cloudtrain.system.processes import HAS_PROC, Owner, ProcessLock, process_table
 from cloudtrain.targets.local.folder import FORCED, QUEUED, RunFolder, new_status
 
 TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
@@ -31,12 +33,15 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Any
 
-    from cloudtrain.system.processes import Owner, ProcessLock
+    from cloudtrain.runtime.machine_watch import MachineWatch
     from cloudtrain.targets.common.specification import LaunchSpecification
+    from cloudtrain.targets.local.hangs import RunWatch
     from cloudtrain.targets.local.output import RunOutput
     from cloudtrain.targets.local.processes import Exits, Launched, RankTable
     from cloudtrain.targets.local.verdict import Deaths
     from cloudtrain.targets.local.waiting import QueuePlace
+
+_STOP_WHEN_STALLED = "CLOUDTRAIN_STOP_WHEN_STALLED"
 
 _TICK = 0.05
 """Seconds between two reads of the output. The end of a process wakes the supervisor at once."""
@@ -63,7 +68,7 @@ OWN = RunFolder(".")
 """The run's folder as the working folder of this process. If the folder is removed, a path may lead
 to another run's folder, but the working folder does not."""
 
-_SOON = ("output", "processes", "verdict")
+_SOON = ("hangs", "output", "processes", "verdict")
 """Modules that a run imports when it starts. A waiting run imports them while it waits."""
 
 
@@ -120,6 +125,8 @@ class Supervisor:
         self.ranks: RankTable
         self.exits: Exits
         self.deaths: Deaths
+        self.hangs: RunWatch
+        self._machine: MachineWatch
         self._asked_to_stop = False
         self._fail_at: float | None = None
         self._stop_at: float | None = None
@@ -151,11 +158,14 @@ class Supervisor:
 
     def _stand_in_queue(self) -> None:
         """Enter the queue for the GPUs or CPU slots that the run needs."""
+        assert self.spec.queue is not None, "the submitter has looked"
+        self._place = self._new_place()
+        self._place.enter(self.spec.queue)
+
+    def _new_place(self) -> QueuePlace:
         from cloudtrain.targets.local.waiting import QueuePlace
 
-        assert self.spec.queue is not None, "the submitter has looked"
-        self._place = QueuePlace(os.path.basename(self.folder.path))
-        self._place.enter(self.spec.queue)
+        return QueuePlace(os.path.basename(self.folder.path))
 
     def run(self) -> None:
         """Run to the final status. If the folder is removed, kill the processes and write
@@ -260,6 +270,7 @@ class Supervisor:
         except Exception as error:
             raise NotStarted(f"could not prepare the run: {_words(error)}") from error
 
+        from cloudtrain.targets.local.hangs import RunWatch
         from cloudtrain.targets.local.output import RunOutput
         from cloudtrain.targets.local.processes import TOKEN, Exits, RankTable
         from cloudtrain.targets.local.verdict import Deaths
@@ -280,15 +291,18 @@ class Supervisor:
 
         environments = [environment for _, environment in commands]
         self._look_up_secrets(environments)
-        if self._place is None:
-            self._tell_queue(environments)
+        gpus = prepare.taken_gpus(self.spec, environments)
+        if self._place is None and gpus:
+            self._tell_queue(gpus)
 
         if not self._asked_to_stop:
             for index, (argv, environment) in enumerate(commands):
                 self._launch(index, argv, environment)
+        self.hangs = RunWatch(OWN, self.ranks, self.launched)
         self._publish(state="running")
         if self.spec.max_runtime:
             self._stop_at = time.monotonic() + self.spec.max_runtime
+        self._watch_machine(gpus)
 
     def _look_up_secrets(self, environments: list[dict[str, str]]) -> None:
         """Add the job's secrets to the environments, and hide their values in the output. Raises
@@ -312,22 +326,27 @@ class Supervisor:
             environment.update(secrets)
         self.output.hidden = forms_of(secrets)
 
-    def _tell_queue(self, environments: list[dict[str, str]]) -> None:
+    def _tell_queue(self, gpus: tuple[str, ...]) -> None:
         """Record in the queue which GPUs a run uses that did not wait for them, so that waiting
         runs leave them alone."""
-        from cloudtrain.targets.local.prepare import taken_gpus
-
-        gpus = taken_gpus(self.spec, environments)
-        if not gpus:
-            return
-        from cloudtrain.targets.local.waiting import QueuePlace
-
-        place = QueuePlace(os.path.basename(self.folder.path))
+        place = self._new_place()
         try:
             place.hold(gpus)
             self._place = place
         except OSError as error:
             _say(f"this run could not be recorded in the queue: {error}")
+
+    def _watch_machine(self, gpus: tuple[str, ...]) -> None:
+        """Write what this machine does, from a thread. Instances that it simulates are one
+        machine."""
+        from cloudtrain.runtime.machine_watch import start_watch, written_folders
+
+        self._machine = start_watch(
+            self.folder.metrics,
+            folders=[*written_folders(), *self.spec.directories],
+            gpus=gpus or None,
+            psutil=None if HAS_PROC else process_table(),
+        )
 
     def _launch(self, index: int, argv: list[str], environment: dict[str, str]) -> None:
         from cloudtrain.targets.local.processes import launch
@@ -391,6 +410,7 @@ class Supervisor:
         self._tell_guard(f"-{pid}")
         self.deaths.ended(rank, exit_code)
         if exit_code and rank.is_last and self._fail_at is None:
+            self.hangs.end()
             self._fail_at = time.monotonic() + self.spec.patience
 
     def _note_launched(self) -> None:
@@ -450,8 +470,25 @@ class Supervisor:
         elif self._stop_at is not None and now >= self._stop_at:
             reason = f"stopped after its max_runtime of {self.spec.max_runtime} s"
             self._end("stopped", reason, grace)
+        elif self._has_idled():
+            reason = f"stopped after its GPUs idled for {self.spec.stop_when_idle} s"
+            self._end("stopped", f"{reason} (`stop_when_idle`)", grace)
+        elif self._is_stalled_for_long():
+            hang = self.hangs.hang
+            reason = "stopped as `stop_when_stalled` asks"
+            self._end("stopped", f"{reason}: {hang.text}" if hang else reason, grace)
         elif self._fail_at is not None and now >= self._fail_at:
             self._end("failed", None, _FAILURE_GRACE)
+
+    def _has_idled(self) -> bool:
+        """Return whether the GPUs were idle for as long as the job allows."""
+        limit = self.spec.stop_when_idle
+        return limit is not None and self._machine.alarms.idle_seconds >= limit
+
+    def _is_stalled_for_long(self) -> bool:
+        """Return whether the run has been stalled for as long as the job allows."""
+        limit = self.spec.processes[0].env.get(_STOP_WHEN_STALLED)
+        return limit is not None and self.hangs.stalled_for() >= float(limit)
 
     def _end(self, state: str, reason: str | None, grace: float) -> None:
         """Ask all processes to exit within `grace` seconds. `state` becomes the final state."""
@@ -489,7 +526,7 @@ class Supervisor:
         ):
             self._close("stopped", reason=f"stopped by a signal from outside{note}")
         elif self.ending is not None and self.ending.state == "failed":
-            verdict = self.deaths.verdict(self.output, self.launched)
+            verdict = self.deaths.verdict(self.output, self.launched, self.hangs.hang)
             self._close(
                 "failed",
                 reason=verdict.reason,
@@ -546,6 +583,7 @@ class Supervisor:
         is_news = any(self.status[name] != value for name, value in news.items())
         if is_news and time.monotonic() - self._published_at >= _PUBLISH_EVERY:
             self._publish(**news)
+            self.hangs.note_metrics()
 
     def _tell_guard(self, line: str) -> None:
         """Write a line to the guard, in the words of `guard.py`."""
@@ -565,9 +603,6 @@ def main(arguments: list[str]) -> None:
     if os.fork():
         os._exit(0)  # the submitter waits for this process; nobody needs to wait for the other
     from pathlib import Path
-
-    from cloudtrain.system.private import UMASK
-    from cloudtrain.system.processes import Owner, ProcessLock
 
     os.chdir(arguments[0])
     ready = int(arguments[1])

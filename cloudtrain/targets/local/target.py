@@ -33,14 +33,14 @@ class LocalTarget(Target):
     prefix = "LO"
     settings = Local
     order = 0
-    facts = TargetFacts(
+    facts: ClassVar[TargetFacts] = TargetFacts(
         is_paid=False,
         place_example="data/train",
         place_help="A path on this machine, relative to the job file.",
         has_secrets_here=True,
         waits_for_runs=True,
     )
-    parts: ClassVar = {
+    parts: ClassVar[Mapping[str, str]] = {
         "rules": f"{_HERE}.rules",
         "contents": f"{_HERE}.rules:contents_before",
         "settle": f"{_HERE}.rules:settle",
@@ -67,6 +67,7 @@ class LocalTarget(Target):
             host=launch.host_name(),
             mpirun=launch.find_mpirun(settings.python or sys.executable, environ),
             loopback=launch.loopback_interface(),
+            fork_variables=launch.fork_variables(),
             interpreter=_interpreter(settings) if settings.build_environment else ("", ""),
         )
 

@@ -20,6 +20,7 @@ from cloudtrain.targets.local.processes import Launched, RankProcess, kill_run, 
 from cloudtrain.targets.local.queueing import Queue
 
 if TYPE_CHECKING:
+    from cloudtrain.runtime.hangs.watch import Hang
     from cloudtrain.targets.common.specification import LaunchSpecification
 
 
@@ -29,7 +30,7 @@ _TORCHRUN_RANK = re.compile(r"\s*rank\s*: (\d+) \(local_rank: \d+\)")
 _TORCHRUN_CODE = re.compile(r"\s*exitcode\s*: (-?\d+) \(pid: \d+\)")
 _MPIRUN_NAME = re.compile(r"\s*Process name: \[.*,(\d+)\]")
 _MPIRUN_CODE = re.compile(r"\s*Exit code:\s+(\d+)")
-_MPIRUN_SIGNAL = re.compile(
+_MPIRUN_SIGNAL = (
     r"noticed that process rank (\d+) with PID \d+ on node \S+ exited on signal (\d+)".replace(
         " ", r"\s+"
     )
@@ -37,9 +38,17 @@ _MPIRUN_SIGNAL = re.compile(
 """Open MPI 5 wraps this sentence at its line width, so any white space may stand between two
 words."""
 
-_FORK = re.compile(r"cloudtrain: rank (\d+) ended with exit code (-?\d+)$")
+_ABORT_RANK = re.compile(r"MPI_ABORT was invoked on rank (\d+) in")
+_ABORT_CODE = re.compile(r"(?:\s*Errorcode:|with errorcode)\s+(\d+)")
+"""What Open MPI 5 and 4 print if a rank calls MPI_Abort, as mpi4py does after an error."""
 
-_PAIRS = ((_TORCHRUN_RANK, _TORCHRUN_CODE), (_MPIRUN_NAME, _MPIRUN_CODE))
+_FORK = r"cloudtrain: rank (\d+) ended with exit code (-?\d+)$"
+
+_PAIRS = (
+    (_TORCHRUN_RANK, _TORCHRUN_CODE),
+    (_MPIRUN_NAME, _MPIRUN_CODE),
+    (_ABORT_RANK, _ABORT_CODE),
+)
 
 
 def failed_ranks(lines: Sequence[str]) -> dict[int, int]:
@@ -55,10 +64,10 @@ def failed_ranks(lines: Sequence[str]) -> dict[int, int]:
             elif rank is not None and (match := code_pattern.match(line)):
                 code_of_rank[rank] = int(match[1])
                 rank = None
-        if match := _FORK.match(line):
+        if match := re.match(_FORK, line):
             code_of_rank[int(match[1])] = int(match[2])
 
-    for killed, number in _MPIRUN_SIGNAL.findall("\n".join(lines)):
+    for killed, number in re.findall(_MPIRUN_SIGNAL, "\n".join(lines)):
         code_of_rank[int(killed)] = -int(number)
     return code_of_rank
 
@@ -129,10 +138,17 @@ class Deaths:
                 deaths[rank] = Death(rank, instance, "process", code, -order)
         return list(deaths.values())
 
-    def verdict(self, output: RunOutput, launches: list[Launched]) -> FailureReport:
+    def verdict(
+        self, output: RunOutput, launches: list[Launched], hang: Hang | None = None
+    ) -> FailureReport:
         """Return why the run failed. If an emulated host has written its own reason to a file, the
-        verdict quotes it. Call `RunOutput.drain` first."""
-        return in_own_words(self._verdict(output, launches), self._spec.failure_files)
+        verdict quotes it. If all ranks failed because they waited for others, the cause is the
+        rank that held them up. Call `RunOutput.drain` first."""
+        report = self._verdict(output, launches)
+        if hang is not None and self.are_consequences(output):
+            reason = _shorten(f"{hang.text}; then {report.reason}")
+            return report._replace(reason=reason, rank=hang.rank, exit_code=None)
+        return in_own_words(report, self._spec.failure_files)
 
     def are_consequences(self, output: RunOutput) -> bool:
         """Return whether ranks have failed, and each of them because it lost another rank or was
@@ -152,6 +168,9 @@ class Deaths:
             if not item.exit_code or self._killed_launcher not in (None, item):
                 continue
             lines = output.tail(item.instance, None, "stderr")
+            if self._spec.world_size == 1 and item.role == "mpirun":
+                # Open MPI 5 reports no failed rank if there is only one.
+                lines = output.tail(item.instance, 0, "stderr") or lines
             if not lines:
                 lines = output.tail(item.instance, None, "stdout")
             return launcher_verdict(item.role, item.instance, process.argv, item.exit_code, lines)
@@ -203,7 +222,7 @@ FAILURE_LIMIT = 1024
 """Number of characters that SageMaker shows of a failure file."""
 
 _RANK_PREFIX = re.compile(r"\[rank\d+\]: ?")
-_NO_TORCH = re.compile(r"No module named '?torch\b")
+_NO_TORCH = r"No module named '?torch\b"
 _HEADER = "Traceback (most recent call last):"
 
 
@@ -257,7 +276,7 @@ def launcher_verdict(
     its output."""
     message, details = explain(lines)
     who = f"{role} of instance {instance}"
-    if _NO_TORCH.search(message):
+    if re.search(_NO_TORCH, message):
         reason = (
             f"`{argv[0]}` has no PyTorch ({message}); `pip install torch` there, or name "
             "another interpreter: `python` of the local target"
@@ -411,9 +430,12 @@ def _write_lost(folder: RunFolder, status: dict[str, Any]) -> None:
 
 
 def _complete_output(folder: RunFolder) -> None:
-    """Copy the output that the dead supervisor has not copied."""
+    """Copy the output that the dead supervisor has not copied. Raises ValueError for a run of an
+    earlier version, whose journal has another form."""
     from dataclasses import replace
 
+    if os.path.exists(folder.old_journal):
+        raise ValueError(f"an earlier cloudtrain started it; the rest is in `{folder.logs}`")
     # patterns may be slow, and the user waits for this process
     spec = replace(folder.read_launch(), metrics=None)
     output = RunOutput(folder, spec, lambda _instance, _local_rank: None)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePath
+from shlex import quote
 
 from cloudtrain.errors import JobError, Problem
 from cloudtrain.job.model import format_duration, overrides_of
@@ -15,7 +16,7 @@ from cloudtrain.plans.plan import CompileContext, Plan
 from cloudtrain.plans.processes import Process
 from cloudtrain.runtime.errors import SetupError
 from cloudtrain.runtime.mpi_options import portable
-from cloudtrain.runtime.sagemaker_launcher import CODE_CHANNEL, container_entrypoint
+from cloudtrain.runtime.sagemaker_launcher import CODE_CHANNEL, ROOT, container_entrypoint
 from cloudtrain.runtime.sagemaker_launcher.machine import HostMachine
 from cloudtrain.runtime.sagemaker_launcher.network import EMULATION, Network
 from cloudtrain.runtime.sagemaker_launcher.plan import MASTER_PORT, LaunchPlan, launch_plan
@@ -50,6 +51,7 @@ from cloudtrain.targets.sagemaker.emulate_stage import (
 from cloudtrain.targets.sagemaker.launch.commands import ToolkitCommand, command
 from cloudtrain.targets.sagemaker.launch.container import HostSetup, environment
 from cloudtrain.targets.sagemaker.launch.processes import script_of
+from cloudtrain.targets.sagemaker.launch.shell import uses_shell, words
 from cloudtrain.targets.sagemaker.reading import Start
 from cloudtrain.targets.sagemaker.request import (
     INTERFACE,
@@ -183,8 +185,11 @@ def toolkit_host(stage: EmulatedJob, host: Host) -> HostLaunch:
         gpus=stage.gpus(host),
         cpus=stage.account.machine.cpus,
         root=root,
+        default_processes=stage.processes_per_instance,
     )
     toolkit_command = command(setup)
+    if stage.container.framework != "generic" and uses_shell(stage.container.toolkit):
+        toolkit_command = _after_shell(toolkit_command, stage.python, root)
     if toolkit_command.error is not None:
         message = f"on SageMaker the job would stop at once: {toolkit_command.error}"
         hint = "run it here without `--emulate sagemaker`"
@@ -208,6 +213,19 @@ def toolkit_host(stage: EmulatedJob, host: Host) -> HostLaunch:
     launch = start(stage, host, toolkit_command, variables)
     endpoint = f"{master}:{MASTER_PORT}"
     return replace(launch, endpoints=(*launch.endpoints, endpoint))
+
+
+def _after_shell(command: ToolkitCommand, python: str, root: str) -> ToolkitCommand:
+    """Return the command as it arrives through the shell of old toolkits. The shell sees the paths
+    of the container, not `python` and `root`. What it would do besides removing quotes and
+    splitting words is left undone."""
+    script = command.program[2:] if command.role == "torchrun" else command.program
+    line = " ".join(script).replace(root, ROOT).replace(python, quote(python))
+    arrived = tuple(relocate_text(word, root) for word in words(line) or ())
+    if not arrived:
+        return command
+    argv = command.argv[: -len(script)] + arrived
+    return command._replace(argv=argv, program=command.program[: -len(script)] + arrived)
 
 
 def _torchrun(
@@ -250,7 +268,13 @@ def _mpirun(
     separate files."""
     given = command.argv[1 : -len(command.program)]
     options = portable(_mpi_options(given))
-    program = redirected(command.program, f"{stage.run_dir}/logs/instance_{host.index}")
+    ranked = list(command.program)
+    wrappers: dict[str, str] = {}
+    if command.copies:
+        ranked[0] = f"{stage.run_dir}/programs/{ranked[0]}"
+        wrappers[ranked[0]] = _wrapper(command.copies, stage.processes_per_instance)
+
+    program = redirected(ranked, f"{stage.run_dir}/logs/instance_{host.index}")
     argv = (stage.mpirun, *options, *program)
     process = Process(host.index, "mpirun", argv, {**OPEN_MPI, **variables})
     notes: tuple[str, ...] = ()
@@ -259,7 +283,19 @@ def _mpirun(
             "the ranks start through mpi4py, as in SageMaker's images: `pip install mpi4py` where "
             "it is missing",
         )
-    return HostLaunch((process,), signal="ranks", ranks=command.ranks, notes=notes)
+    return HostLaunch(
+        (process,), signal="ranks", ranks=command.ranks, wrappers=wrappers, notes=notes
+    )
+
+
+def _wrapper(copies: Mapping[str, str], slots: int) -> str:
+    """Return a program that takes the place of a wrapper in the image: it copies mpirun's variables
+    and starts the script. mpirun sees one host here, so the local rank on a host with `slots` is
+    computed."""
+    lines = ["#!/bin/sh", f"OMPI_COMM_WORLD_LOCAL_RANK=$((OMPI_COMM_WORLD_RANK % {slots}))"]
+    for name, original in copies.items():
+        lines.append(f'export {name}="${original}"')
+    return "\n".join([*lines, 'exec "$@"', ""])
 
 
 def _mpi_options(options: Sequence[str]) -> list[str]:
@@ -411,6 +447,7 @@ def compile_as_sagemaker(job: TrainingJob, target: LocalSettings, context: Compi
         python=python,
         run_dir=account.run_dir(context.run_name),
         region=there.region,
+        processes_per_instance=scaled[1].processes_per_instance,
         world_size=scaled[1].world_size,
         grace_period=target.grace_period,
     )
@@ -432,19 +469,25 @@ def compile_as_sagemaker(job: TrainingJob, target: LocalSettings, context: Compi
 def _notes(job: TrainingJob, launches: dict[Host, HostLaunch]) -> Iterator[str]:
     if _MACHINES in overrides_of(job, "sagemaker"):
         yield f"`{FIELD}.{_MACHINES}` does not count here: the machines are this one's"
+    kind = job.distribution.type
+    if kind in ("smddp", "smp"):
+        yield (
+            f"the library of `{kind}` is only in SageMaker's images: a script that imports it "
+            "needs a module of the same name in its code"
+        )
     for launch in launches.values():
         yield from launch.notes
 
 
 def _container(request: JsonMapping, parts: TrainingParts, python: str) -> ImageContents:
-    """Return the known contents of the request's image, or else of the job's, without SageMaker's
-    libraries and the PyTorch version: an emulation runs this machine's interpreter, `python`,
-    instead of the image's."""
+    """Return the known contents of the request's image, or else of the job's, without the
+    model-parallel library's wrapper and the PyTorch version: an emulation runs this machine's
+    interpreter, `python`, instead of the image's."""
     algorithm = {"TrainingImage": parts.image.uri, **request["AlgorithmSpecification"]}
     with_image = {**request, "AlgorithmSpecification": algorithm}
     start = Start.of(with_image, parts.job.environment.framework)
     return start.container._replace(
-        python=python, smddprun=False, smddpmprun=False, torch=None, training_module=None
+        python=python, smddpmprun=False, torch=None, training_module=None
     )
 
 
@@ -505,9 +548,11 @@ def _specification(
 
     roles: set[str] = set()
     endpoints: set[str] = set()
+    wrappers: dict[str, str] = {}
     ranks = sum(process.rank is not None for process in processes)
     for launch in launches.values():
         ranks += launch.ranks
+        wrappers.update(launch.wrappers)
         endpoints.update(launch.endpoints)
         for process in (*launch.processes, *launch.children):
             roles.add(process.role)
@@ -520,7 +565,8 @@ def _specification(
         emulates="sagemaker",
         code=code,
         directories=tuple(sorted(directories)),
-        files=files,
+        files={**files, **wrappers},
+        programs=tuple(wrappers),
         links=tuple(links),
         failure_files=on_each_host("output/failure"),
         places=places,

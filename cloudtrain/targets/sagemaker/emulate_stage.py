@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from cloudtrain.errors import JobError, Problem
@@ -120,6 +120,7 @@ class HostLaunch:
         ranks: number of ranks that a launcher starts.
         endpoints: every `host:port` at which a process listens, on any host.
         unpacks: whether the host's launcher itself unpacks the code.
+        wrappers: programs that take the place of those in the image, by their paths.
         notes: sentences that the plan shows.
     """
 
@@ -129,13 +130,16 @@ class HostLaunch:
     ranks: int = 0
     endpoints: tuple[str, ...] = ()
     unpacks: bool = False
+    wrappers: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class EmulatedJob:
-    """An emulated job. `request` is the one that SageMaker would get; `world_size` is the number of
-    all ranks, among which the CPUs are divided."""
+    """An emulated job. `request` is the one that SageMaker would get. It names no number of
+    processes where the toolkit would count the GPUs of the real instance, so each host starts
+    `processes_per_instance`. `world_size` is the number of all ranks, among which the CPUs are
+    divided."""
 
     request: JsonObject
     container: ImageContents
@@ -143,6 +147,7 @@ class EmulatedJob:
     python: str
     run_dir: str
     region: str
+    processes_per_instance: int
     world_size: int
     grace_period: int
 

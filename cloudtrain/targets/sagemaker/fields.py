@@ -19,6 +19,7 @@ from cloudtrain.documents import JsonObject as JsonObject
 from cloudtrain.job.model import parse_size
 from cloudtrain.rules.engine import Fault, value_at
 from cloudtrain.targets.common.fields import (
+    ADDED_PROPERTY,
     SAME,
     Codec,
     Field,
@@ -227,13 +228,13 @@ def _encode_sharded(shard: bool) -> str:
 _SHARDED = "ShardedByS3Key"
 _REPLICATED = "FullyReplicated"
 
-_FILE_SYSTEM_PLACE = re.compile(r"(?P<type>fsx|efs)://(?P<id>fs-[0-9a-f]+)(?P<path>/.*)")
+_FILE_SYSTEM_PLACE = r"(?P<type>fsx|efs)://(?P<id>fs-[0-9a-f]+)(?P<path>/.*)"
 _FILE_SYSTEM_TYPES = {"fsx": "FSxLustre", "efs": "EFS"}
 
 
 def is_file_system(place: str) -> bool:
     """Return whether a place is a folder of a file system, such as `fsx://fs-0123/data`."""
-    return _FILE_SYSTEM_PLACE.fullmatch(place) is not None
+    return re.fullmatch(_FILE_SYSTEM_PLACE, place) is not None
 
 
 def _decode_file_system(source: JsonMapping) -> str:
@@ -242,7 +243,7 @@ def _decode_file_system(source: JsonMapping) -> str:
 
 
 def _encode_file_system(place: str) -> JsonObject:
-    match = _FILE_SYSTEM_PLACE.fullmatch(place)
+    match = re.fullmatch(_FILE_SYSTEM_PLACE, place)
     assert match is not None, "`channels` leaves out other places"
     return {
         "FileSystemId": match["id"],
@@ -512,6 +513,10 @@ _UNSENT = (
         "environment.sagemaker",
         effect=NoEffect("SageMaker has no registered environments", "write `image` instead"),
     ),
+    Field(
+        "stop_when_idle",
+        effect=NoEffect("SageMaker does not look at the GPUs of a job", "set `max_runtime`"),
+    ),
     Field("inputs.*.type", effect=NoEffect("SageMaker reads an input as a folder or a file")),
     Field(
         "outputs.*.mode",
@@ -533,6 +538,7 @@ _BY_CODE = (
     Field("arguments", PARAMETERS),
     Field("bare_flags", PARAMETERS),
     Field("distribution", PARAMETERS),
+    Field("distribution.added_property", effect=ADDED_PROPERTY),
     Field("resources.gpu", "ResourceConfig.InstanceType"),
     Field("resources.gpus_per_instance", "ResourceConfig.InstanceType"),
     Field("resources.interconnect", "ResourceConfig.InstanceType"),
@@ -554,6 +560,10 @@ _BY_CODE = (
     ),
     Field("checkpoint", CHECKPOINT),
     Field("checkpoint.keep", VARIABLES),
+    Field("stop_when_stalled", VARIABLES),
+    Field("tracking.mlflow", VARIABLES),
+    Field("tracking.wandb", VARIABLES),
+    Field("tracking.tensorboard", VARIABLES),
     Field("description", effect=Needless("the job file and the store keep it")),
     Field("sagemaker_overrides"),
 )

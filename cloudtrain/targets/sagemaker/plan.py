@@ -26,17 +26,17 @@ class JobKind:
     def __init__(self, noun: str, outputs: str) -> None:
         title = noun.title().replace("_", "")
         self.noun = noun
-        self.name = f"{title}JobName"
-        self.status = f"{title}JobStatus"
-        self.arn = f"{title}JobArn"
-        self.start_time = f"{title}StartTime"
-        self.end_time = f"{title}EndTime"
-        self.summaries = f"{title}JobSummaries"
-        self.log_group = f"/aws/sagemaker/{title}Jobs"
-        self.create = f"create_{noun}_job"
-        self.describe = f"describe_{noun}_job"
-        self.stop = f"stop_{noun}_job"
-        self.list = f"list_{noun}_jobs"
+        self.name: str = f"{title}JobName"
+        self.status: str = f"{title}JobStatus"
+        self.arn: str = f"{title}JobArn"
+        self.start_time: str = f"{title}StartTime"
+        self.end_time: str = f"{title}EndTime"
+        self.summaries: str = f"{title}JobSummaries"
+        self.log_group: str = f"/aws/sagemaker/{title}Jobs"
+        self.create: str = f"create_{noun}_job"
+        self.describe: str = f"describe_{noun}_job"
+        self.stop: str = f"stop_{noun}_job"
+        self.list: str = f"list_{noun}_jobs"
         self.outputs = outputs
 
 

@@ -257,11 +257,11 @@ class Start:
         if asked in (keys.MPI, keys.PYTORCH_DDP):
             return MPI.model_construct(processes_per_instance=count)
         if asked == keys.SMDDP:
-            return SMDDP.model_construct(launch="mpi")
+            return SMDDP.model_construct(launch="mpi", processes_per_instance=count)
         if asked != keys.TORCH:
             return _NONE
         if data_parallel:
-            return SMDDP.model_construct(launch="torch")
+            return SMDDP.model_construct(launch="torch", processes_per_instance=count)
         if library or data_parallel is False:
             return _smp(2, count, library)
         return Torch.model_construct(processes_per_instance=count)

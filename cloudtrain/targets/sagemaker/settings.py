@@ -218,7 +218,7 @@ ROLE = "arn:aws:iam::000000000000:role/ROLE"
 BUCKET = "BUCKET"
 """Placeholders for missing settings. SM101 then stops the submit."""
 
-_ROLE_ARN = re.compile(r"arn:aws[a-z-]*:iam::(?P<account>\d{12}):role/.+")
+_ROLE_ARN = r"arn:aws[a-z-]*:iam::(?P<account>\d{12}):role/.+"
 
 
 class SageMakerAccount(NamedTuple):
@@ -268,8 +268,12 @@ def account_of(target: SageMaker, environ: Mapping[str, str]) -> SageMakerAccoun
 
 def account_id(role: str) -> str | None:
     """Return the twelve-digit account number in a role's ARN; None if the role is only a name."""
-    match = _ROLE_ARN.fullmatch(role)
+    match = re.fullmatch(_ROLE_ARN, role)
     return match["account"] if match else None
+
+
+ASKED = "the role, the buckets, the inputs, the secrets and the quota"
+"""What the checks of the account are about."""
 
 
 def credentials_in_sight(target: SageMaker, environ: Mapping[str, str]) -> bool:

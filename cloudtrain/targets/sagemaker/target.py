@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from cloudtrain.job.training import TrainingJob
 from cloudtrain.targets.contract import Target, TargetFacts
-from cloudtrain.targets.sagemaker.settings import SageMaker, account_of
+from cloudtrain.targets.sagemaker.settings import ASKED, SageMaker, account_of
 
 if TYPE_CHECKING:
     from cloudtrain.job.processing import AnyJob, ProcessingJob
@@ -30,7 +30,8 @@ class SageMakerTarget(Target):
     prefix = "SM"
     settings = SageMaker
     order = 10
-    facts = TargetFacts(
+    facts: ClassVar[TargetFacts] = TargetFacts(
+        mlflow_plugin=("arn", "sagemaker-mlflow"),
         place_example="s3://bucket/train",
         place_help="An `s3://` URI; for inputs also `fsx://FILE_SYSTEM_ID/PATH` or "
         "`efs://FILE_SYSTEM_ID/PATH`, or "
@@ -41,10 +42,11 @@ class SageMakerTarget(Target):
         overrides_help="Merged last into the CreateTrainingJob or CreateProcessingJob request.",
         secrets={"secretsmanager": "secretsmanager:NAME", "ssm": "ssm:NAME"},
         locating_settings=("region",),
+        asked=ASKED,
         plan_formats=("aws-cli", "python"),
         extras={"sagemaker": ("boto3",), "sagemaker-sdk": ("sagemaker",)},
     )
-    parts: ClassVar = {
+    parts: ClassVar[Mapping[str, str]] = {
         "rules": f"{_HERE}.rules.request",
         "training_rules": " ".join(
             f"{_HERE}.rules.{name}" for name in ("machines", "distribution", "script", "data")

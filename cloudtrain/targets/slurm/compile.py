@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import JobError, Problem
 from cloudtrain.job.distribution import DeepSpeed, TensorFlow, no_ray
-from cloudtrain.job.model import OVERRIDES, format_duration
+from cloudtrain.job.model import OVERRIDES
 from cloudtrain.job.training import TrainingJob
 from cloudtrain.plans.plan import CompileContext, Plan, Upload
-from cloudtrain.targets.common.compiling import Problems, option_problems
+from cloudtrain.targets.common.compiling import Problems, limit_rows, option_problems
 from cloudtrain.targets.slurm.script import (
     NAME,
     BatchLaunch,
@@ -141,7 +141,7 @@ def _feature(job: TrainingJob) -> str | None:
 # Find the fields of a job that a Slurm cluster does not support. Each problem's hint names an
 # alternative.
 
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
 
 _Path = tuple[str, ...]
 
@@ -163,7 +163,7 @@ def _other_problems(job: TrainingJob, settings: Slurm) -> Iterator[Problem]:
     yield from _container_problems(job, settings)
     yield from _place_problems(job)
     for name in job.environment.variables:
-        if not _VARIABLE.fullmatch(name):
+        if not re.fullmatch(_VARIABLE, name):
             path: _Path = ("environment", "variables", name)
             message = f"`{name}` cannot be the name of an environment variable in a batch script"
             hint = "use letters, digits and `_`, and do not begin with a digit"
@@ -443,6 +443,4 @@ def _summary(run: ClusterRun, batch: BatchLaunch, options: Options) -> list[tupl
         pairs.append(("environment", f"{environment.folder}\n{words}"))
     if job.spot:
         pairs.append(("spot", "starts again after it loses its nodes"))
-    if job.max_runtime:
-        pairs.append(("max runtime", format_duration(job.max_runtime)))
-    return pairs
+    return pairs + limit_rows(job)

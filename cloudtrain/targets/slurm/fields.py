@@ -3,7 +3,14 @@ options of sbatch, the batch script, the uploads, or what the run store keeps.""
 
 from __future__ import annotations
 
-from cloudtrain.targets.common.fields import Effect, Field, Needless, NoEffect, Refused
+from cloudtrain.targets.common.fields import (
+    ADDED_PROPERTY,
+    Effect,
+    Field,
+    Needless,
+    NoEffect,
+    Refused,
+)
 
 _IS_STORED = Needless("the store keeps it")
 _ENVIRONMENT_NAME = NoEffect(
@@ -36,6 +43,7 @@ _EFFECTS: dict[str, Effect] = {
     "arguments": None,
     "bare_flags": None,
     "distribution": None,
+    "distribution.added_property": ADDED_PROPERTY,
     "resources.instance_count": None,
     "resources.instance_type": None,
     "resources.gpu": Refused("SL105"),
@@ -141,10 +149,15 @@ _EFFECTS: dict[str, Effect] = {
     "checkpoint.keep": None,
     "spot.max_wait": None,
     "max_runtime": None,
+    "stop_when_idle": None,
+    "stop_when_stalled": None,
     "metrics": NoEffect(
         "Slurm reads no metrics from the log",
         "report them in the script: `runtime.report(loss=loss)`",
     ),
+    "tracking.mlflow": None,
+    "tracking.wandb": None,
+    "tracking.tensorboard": None,
     "tags": _IS_STORED,
     "description": _IS_STORED,
     "slurm_overrides": None,

@@ -8,22 +8,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cloudtrain.errors import TargetError, did_you_mean, shortened
+from cloudtrain.errors import TargetError, did_you_mean, join_names, shortened
 from cloudtrain.job.model import format_duration, parse_time
 from cloudtrain.job.training import TrainingJob
 from cloudtrain.machines.table import NodeKind
 from cloudtrain.plans.plan import Finding, Plan
 from cloudtrain.rules.engine import declare_all, finding_of
+from cloudtrain.rules.job import not_asked
 from cloudtrain.targets.slurm.runner import Runner, find_errors
 from cloudtrain.targets.slurm.script import QUESTION, needed_modules
-from cloudtrain.targets.slurm.settings import Slurm
+from cloudtrain.targets.slurm.settings import ASKED, Slurm
 
 declare_all(Path(__file__).with_suffix(".toml"))
 
-_STARTS = re.compile(r"to start at (?P<time>\S+)")
-_GRES = re.compile(
-    r"(?P<name>[^:]+)(?::(?P<kind>[^:]*[^:\d][^:]*|[^:]+(?=:)))?(?::(?P<count>\d+))?"
-)
+_STARTS = r"to start at (?P<time>\S+)"
+_GRES = r"(?P<name>[^:]+)(?::(?P<kind>[^:]*[^:\d][^:]*|[^:]+(?=:)))?(?::(?P<count>\d+))?"
 """`gpu`, `gpu:4`, `gpu:a100`, `gpu:a100:4`; a type can be a number or begin with one:
 `gpu:3090:4`."""
 
@@ -52,7 +51,8 @@ def check(runner: Runner, job: TrainingJob, settings: Slurm, plan: Plan) -> list
     try:
         answer = runner.run("look", shared_dir, "sbatch", *options, stdin=script)
     except TargetError as error:
-        return [finding_of("SL902", error.message, error.hint)]
+        message = f"the cluster could not be asked about {ASKED}: {error.message}"
+        return [finding_of("SL902", message, error.hint)]
     lines = answer.decode("utf-8", "replace").splitlines()
     findings = list(_findings_in(lines, plan.request["options"], shared_dir))
     return findings + _ask_interpreter(runner, job, settings, plan)
@@ -61,15 +61,20 @@ def check(runner: Runner, job: TrainingJob, settings: Slurm, plan: Plan) -> list
 def _ask_interpreter(
     runner: Runner, job: TrainingJob, settings: Slurm, plan: Plan
 ) -> list[Finding]:
-    """Return what the job's interpreter lacks, as the login node sees it. Nothing is asked about a
-    container, nor about a path relative to the code."""
+    """Return what the job's interpreter lacks, as the login node sees it. Neither a container is
+    asked, nor an interpreter whose path is relative to the code."""
     python = settings.python
     modules = needed_modules(job)
     image = job.environment.image
     is_in_image = settings.container is not None and image is not None and image.of("slurm")
     is_relative = "/" in python and not python.startswith("/")
-    if is_in_image or is_relative or not modules:
+    if not modules:
         return []
+    if is_in_image or is_relative:
+        where = "in the image" if is_in_image else "in the code"
+        about = join_names(list(modules))
+        why = f"`{python}` is {where}, which the login node does not have"
+        return [not_asked("the cluster", about, why, None)]
 
     environment = plan.request.get("environment")
     if environment is not None:
@@ -160,7 +165,7 @@ def _findings_in(
     yield from findings
 
     answer = "\n".join(messages)
-    start = _STARTS.search(answer)
+    start = re.search(_STARTS, answer)
     if start is not None:
         now = values.get("@now", "")
         message = _describe_start(start["time"], now, partitions, options)
@@ -307,7 +312,7 @@ def parse_gres(text: str) -> list[tuple[str, str, int]]:
     each."""
     resources = []
     for part in re.sub(r"\([^)]*\)", "", text).split(","):
-        match = _GRES.fullmatch(part.strip())
+        match = re.fullmatch(_GRES, part.strip())
         if match is not None and match["name"] not in ("null", "N/A"):
             count = int(match["count"] or 1)
             resources.append((match["name"], match["kind"] or "", count))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from cloudtrain.job.model import format_duration
 from cloudtrain.plans.plan import Level
-from cloudtrain.rules.engine import Fault, Subject, rule
+from cloudtrain.rules.engine import Fault, Nature, Subject, rule
 from cloudtrain.targets.common.fields import notices
 from cloudtrain.targets.slurm.compile import is_fixed
 from cloudtrain.targets.slurm.fields import FIELDS
@@ -14,7 +14,7 @@ from cloudtrain.targets.slurm.fields import FIELDS
 # Rules about the settings: the shared folder, the partition, and the CPUs and GPUs of the nodes.
 
 
-@rule("SL101", Level.ERROR)
+@rule("SL101", Level.ERROR, Nature.FACT, needs_request=False)
 def no_shared_dir(subject: Subject) -> Iterator[Fault]:
     """No shared folder is configured for runs on the cluster.
 
@@ -95,7 +95,7 @@ def any_gpu(subject: Subject) -> Iterator[Fault]:
 # Rules about the job: GPUs, time, and packages that a cluster does not install.
 
 
-@rule("SL203", Level.ERROR)
+@rule("SL203", Level.ERROR, Nature.FACT)
 def no_gpu_count(subject: Subject) -> Iterator[Fault]:
     """The job names a GPU model, but no number of GPUs.
 

@@ -16,6 +16,7 @@ from typing import IO
 from cloudtrain.documents.document import load_table
 from cloudtrain.errors import TargetError, TargetUnavailable, TargetUnreachable
 from cloudtrain.system.private import make_private_folder, require_own
+from cloudtrain.targets.common.remote import remote_line
 from cloudtrain.targets.common.tracebacks import shorten_line
 from cloudtrain.targets.slurm.shell import shell_script
 
@@ -28,8 +29,9 @@ _LONGEST = 100
 _NAME = 40 + 17 + 1
 
 
-def ssh_argv(state_dir: Path) -> list[str]:
-    """Return the beginning of the ssh command line. ssh asks no questions; keys, host names and
+def ssh_argv(state_dir: Path, terminal: str = "-T") -> list[str]:
+    """Return the beginning of the ssh command line. `terminal` is `-t` if the command gets the
+    user's terminal. ssh asks no questions; keys, host names and
     jump hosts come from the user's own configuration. Raises `OSError` if the folder for ssh's
     sockets belongs to another user."""
     options = (
@@ -40,36 +42,10 @@ def ssh_argv(state_dir: Path) -> list[str]:
         f"ControlPath={_socket_folder(state_dir)}/%C",
         "ControlPersist=120",
     )
-    argv = ["ssh", "-T"]
+    argv = ["ssh", terminal]
     for option in options:
         argv += ["-o", option]
     return argv
-
-
-_DECODE = (
-    'for word; do printf -v word %b "$word"; shift; set -- "$@" "$word"; done; script=$1; '
-    'shift; eval "$script"'
-)
-"""Decodes the words that `_encode` has encoded, and runs the first of them with the others as its
-arguments."""
-
-
-def remote_command(script: str, arguments: Sequence[str]) -> str:
-    """Return a command line for any login shell: csh, tcsh and fish do not take all quotes of a
-    POSIX shell (csh ends a quoted text at the end of its line). The bash is a login shell, because
-    modules and profiles put Slurm's commands on the PATH."""
-    encoded = map(_encode, (script, *arguments))
-    words = ["bash", "-lc", _DECODE, "cloudtrain", *encoded]
-    return " ".join(f"'{word}'" for word in words)
-
-
-def _encode(word: str) -> str:
-    """Return a word for `printf %b` without line ends, quotes, backslashes and `!`."""
-    letters = []
-    for letter in word:
-        is_special = letter in "'\\!" or letter < " "
-        letters.append(f"\\0{ord(letter):03o}" if is_special else letter)
-    return "".join(letters)
 
 
 def _socket_folder(state_dir: Path) -> Path:
@@ -95,7 +71,7 @@ TIMEOUT = 180.0
 WORDS = load_table(__file__, "words.toml")
 """What Slurm's words and the scripts' exit codes mean."""
 
-_COMMAND = re.compile(r"^(?:\w+: )?error: |^(?:-?bash|cloudtrain): (?:line \d+: )?")
+_COMMAND = r"^(?:\w+: )?error: |^(?:-?bash|cloudtrain): (?:line \d+: )?"
 """The prefix of a message: `sbatch: error: `, or of the shell's own: `cloudtrain: line 3: `."""
 
 _SSH_FAILED = 255
@@ -115,8 +91,8 @@ class Runner:
 
     def __init__(self, host: str | None, environ: Mapping[str, str], state_dir: Path) -> None:
         self.host = host
-        self._environ = {name: value for name, value in environ.items() if not _is_of_a_job(name)}
-        self._state_dir = state_dir
+        self.environ = {name: value for name, value in environ.items() if not _is_of_a_job(name)}
+        self.state_dir = state_dir
 
     def run(
         self, script: str, *arguments: str, stdin: bytes = b"", timeout: float = TIMEOUT
@@ -132,7 +108,7 @@ class Runner:
                 input=stdin,
                 capture_output=True,
                 timeout=timeout,
-                env=self._environ,
+                env=self.environ,
                 check=False,
             )
         except subprocess.TimeoutExpired:
@@ -189,7 +165,7 @@ class Runner:
         argv = self._argv(script, arguments)
         try:
             return subprocess.Popen(
-                argv, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=self._environ
+                argv, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=self.environ
             )
         except OSError as error:
             raise self._not_started(argv, error) from None
@@ -201,8 +177,9 @@ class Runner:
         text = _PREFIX + shell_script(script)
         if self.host is None:
             return ["bash", "-c", text, "cloudtrain", *arguments]
-        command = remote_command(text, arguments)
-        return [*ssh_argv(self._state_dir), "--", self.host, command]
+        # modules and profiles put Slurm's commands on the PATH
+        line = remote_line(text, arguments, "-lc")
+        return [*ssh_argv(self.state_dir), "--", self.host, line]
 
     def _answer(self, output: bytes) -> bytes:
         """Return a script's own output, which follows the mark."""
@@ -222,6 +199,8 @@ class Runner:
         if any(word in errors for word in WORDS["errors"]["unreachable"]):
             message = f"the Slurm cluster does not answer: {errors}"
             raise TargetUnreachable(message, hint="try again in a minute")
+        if any(word in errors for word in WORDS["errors"]["no_cluster"]):
+            raise self._unavailable("its commands find no cluster")
         if code == _NOT_FOUND or "command not found" in errors:
             raise self._unavailable(errors or "a command is missing")
 
@@ -270,7 +249,7 @@ def find_errors(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if "error" in line or "failure" in line]
     shown = errors or lines[-1:]
-    messages = [_COMMAND.sub("", line) for line in shown]
+    messages = [re.sub(_COMMAND, "", line) for line in shown]
     return shorten_line("; ".join(dict.fromkeys(messages)))
 
 

@@ -139,7 +139,7 @@ class ClusterRun:
 
     @cached_property
     def variables(self) -> dict[str, str]:
-        return variables_of(self.job, self.paths, self.folder, self.context.run_name)
+        return variables_of(self.job, "slurm", self.paths, self.folder, self.context.run_name)
 
 
 # Bash scripts that launchers start on the nodes; see `shell/`.
@@ -384,9 +384,9 @@ def batch_script(run: ClusterRun, launch: BatchLaunch) -> str:
         programs = quote(run.python.removesuffix("/python"))
         exports = f'export PATH={programs}:"$PATH"\n{exports}'
 
+    python = "python3" if run.image else quote(run.python)
     secrets = ""
     if run.job.environment.secrets:
-        python = "python3" if run.image else quote(run.python)
         secrets = shell_script("secrets", python=python)
 
     is_restarted = settings.requeue or run.job.spot
@@ -404,6 +404,9 @@ def batch_script(run: ClusterRun, launch: BatchLaunch) -> str:
         setup=_setup(settings),
         exports=exports,
         processes=run.processes,
+        python=python,
+        idle=run.job.stop_when_idle or 0,
+        stopper=shell_script("idle") if run.job.stop_when_idle else "",
         secrets=secrets,
         before="".join(f"{line}\n" for line in launch.before),
         command=" ".join(launch.words),

@@ -34,6 +34,7 @@ class Record:
         end_time: when the job ended, according to Slurm.
         is_renamed: whether somebody changed the job's name.
         silence: the error of Slurm's accounting, if only it knows the job and does not answer.
+        notices: the newest lines of the files with notices.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Record:
     end_time: float | None = None
     is_renamed: bool = False
     silence: str | None = None
+    notices: list[str] = field(default_factory=list)
 
     def last(self, *words: str) -> Note | None:
         """Return the journal's last note whose event is one of `words`; None if there is no such
@@ -91,6 +93,8 @@ def _add_line(record: Record, word: str, rest: str) -> None:
         _set_state(record, state, submit, end)
     elif word == "@renamed":
         record.is_renamed = True
+    elif word == "@notice":
+        record.notices.append(rest)
     elif word == "@silent":
         record.silence = rest
     elif word == "@account":

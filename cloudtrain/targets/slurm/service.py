@@ -9,25 +9,38 @@ import secrets
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cloudtrain.errors import NameTaken, RunNotFound, TargetError, TargetUnreachable
 from cloudtrain.machines.table import NodeKind
 from cloudtrain.plans.plan import Plan
-from cloudtrain.plans.states import ListedRun, LogLine, OnStatus, RunRef, RunState, RunStatus
+from cloudtrain.plans.progress import ListedRun, LogLine, OnStatus, RunStatus
+from cloudtrain.plans.states import RunRef, RunState
+from cloudtrain.signals.notices import newest_of, parse_notices
 from cloudtrain.targets.common import services
 from cloudtrain.targets.common.archives import unpacked
 from cloudtrain.targets.common.tracebacks import PEER_LOST, error_in, shorten_line
 from cloudtrain.targets.contract import BundleWriter, ByteProgress, Service
+from cloudtrain.targets.slurm.inside import enter
 from cloudtrain.targets.slurm.online import check, list_nodes
 from cloudtrain.targets.slurm.runner import WORDS, CommandFailed, Runner
 from cloudtrain.targets.slurm.scripts import Record, parse_records
 from cloudtrain.targets.slurm.settings import SlurmAccount
-from cloudtrain.targets.slurm.transfer import ClusterLog, download, fetch, provide, upload
+from cloudtrain.targets.slurm.stacks import look_at
+from cloudtrain.targets.slurm.transfer import (
+    ClusterLog,
+    copy_metrics,
+    download,
+    fetch,
+    provide,
+    upload,
+)
 
 if TYPE_CHECKING:
     from cloudtrain.job.training import TrainingJob
     from cloudtrain.plans.plan import Finding, Upload
+    from cloudtrain.runtime.hangs.verdict import Look
+    from cloudtrain.targets.inside import ExecRequest, Session
     from cloudtrain.targets.slurm.settings import Slurm
 
 
@@ -114,7 +127,7 @@ def meaning_of(word: str) -> Meaning:
 
 _BROKEN: dict[str, str] = WORDS["broken"]
 _EARLY = "the batch script ended early"
-_RANK = re.compile(r"node_\d+\.rank_(\d+)\.stderr\.log")
+_RANK = r"node_\d+\.rank_(\d+)\.stderr\.log"
 _DETAILS = 12
 """Maximum number of output lines in the explanation of a failure."""
 
@@ -135,6 +148,7 @@ def status_of(record: Record, tails: Callable[[], str]) -> RunStatus:
         created=record.request_time or record.submit_time,
         started=starts[0].time if starts else None,
         restarts=max(0, len(starts) - 1),
+        notices=tuple(newest_of(parse_notices(record.notices))),
     )
     if not state.is_final:
         return status
@@ -160,12 +174,18 @@ def _meaning_in(record: Record) -> Meaning:
 
     last = record.last(*_ENDS)
     if last is not None and last.word == "stopped":
-        return Meaning(RunState.STOPPED, "it was asked to stop")
+        return Meaning(RunState.STOPPED, _stop_reason(record))
     if meaning.state is RunState.STOPPED and record.stop_asked:
-        return Meaning(RunState.STOPPED, "it was asked to stop")
+        return Meaning(RunState.STOPPED, _stop_reason(record))
     if meaning.state is RunState.FAILED and meaning.reason is None:
         return Meaning(RunState.FAILED, _reason_of_journal(record) or _EARLY)
     return meaning
+
+
+def _stop_reason(record: Record) -> str:
+    if record.last("idle") is not None:
+        return "its GPUs were idle for as long as `stop_when_idle` allows"
+    return "it was asked to stop"
 
 
 def _meaning_unfinished(record: Record, slurm_state: str, meaning: Meaning) -> Meaning:
@@ -203,7 +223,7 @@ def _meaning_in_journal(record: Record) -> Meaning:
         return Meaning(RunState.LOST, reason)
 
     if last.word in ("stopped", "stopping"):
-        return Meaning(RunState.STOPPED, "it was asked to stop")
+        return Meaning(RunState.STOPPED, _stop_reason(record))
     if last.word == "ended" and last.rest == "0":
         return Meaning(RunState.SUCCEEDED)
     is_cancelled = last.word == "left" and record.last("timeout") is None
@@ -267,7 +287,7 @@ def _with_cause(status: RunStatus, tails: str) -> RunStatus:
     causes = []
     for file, lines in _files(tails):
         error = error_in(lines)
-        match = _RANK.fullmatch(file)
+        match = re.fullmatch(_RANK, file)
         if error is not None:
             is_consequence = bool(PEER_LOST.search(error))
             rank = int(match[1]) if match else 0
@@ -323,7 +343,7 @@ class SlurmService(Service):
     """Submits and manages runs on Slurm clusters. A run's reference holds its login node and its
     shared folder."""
 
-    in_flight = 0.0
+    in_flight: float = 0.0
     """Seconds for which a sent request may still be in transit: 0, because sbatch holds the run's
     lock for that time; see `submission`."""
     names_are_unique = False
@@ -337,9 +357,6 @@ class SlurmService(Service):
 
     def check(self, job: TrainingJob, settings: Slurm, plan: Plan) -> list[Finding]:
         return check(self._runner(SlurmAccount.parse(plan.place)), job, settings, plan)
-
-    def can_check(self, settings: Slurm) -> bool:
-        return settings.shared_dir is not None
 
     def upload(
         self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None
@@ -377,10 +394,19 @@ class SlurmService(Service):
         instance: int | None = None,
         on_status: OnStatus = None,
     ) -> Iterator[LogLine]:
-        runner, folder = self._locate(ref)
-        self._record(runner, folder, ref)
+        runner, folder = self._locate_job(ref)
         log = ClusterLog(runner, folder, rank, instance)
-        return services.follow(log, lambda: self.status(ref), on_status, self._pace, to_end=follow)
+        return services.follow_log(
+            log, lambda: self.status(ref), on_status, self._pace, to_end=follow
+        )
+
+    def log_after(self, ref: RunRef, mark: Any) -> ClusterLog:
+        runner, folder = self._locate(ref)
+        return ClusterLog(runner, folder, before=mark or {})
+
+    def metrics_folder(self, ref: RunRef, cache: Path) -> Path | None:
+        runner, folder = self._locate_job(ref)
+        return cache if copy_metrics(runner, folder, cache) else None
 
     def stop(self, ref: RunRef) -> None:
         """Send SIGTERM to the batch script. The script sends SIGTERM to its processes, and kills
@@ -388,6 +414,17 @@ class SlurmService(Service):
         if not self.status(ref).state.is_final:
             runner, folder = self._locate(ref)
             runner.run("stop", folder)
+
+    def stacks(self, ref: RunRef) -> list[Look]:
+        runner, folder = self._locate_job(ref)
+        looks = look_at(runner, folder)
+        if not looks:
+            raise services.no_stacks(ref)
+        return looks
+
+    def enter(self, ref: RunRef, asked: ExecRequest) -> Session:
+        runner, folder = self._locate(ref)
+        return enter(runner, folder, ref.name, asked)
 
     def runs(self, place: str) -> Iterator[ListedRun]:
         """Yield the runs of the shared folder, newest first. Only `status` reports the error of a
@@ -412,9 +449,14 @@ class SlurmService(Service):
             yield from unpacked(archive, upload.sha256, scratch)
 
     def download(self, ref: RunRef, path: str, destination: Path) -> list[Path]:
+        runner, folder = self._locate_job(ref)
+        return download(runner, folder, path, destination)
+
+    def _locate_job(self, ref: RunRef) -> tuple[Runner, str]:
+        """Return where a run is, as `_locate` does. Raises `RunNotFound` if the run has no job."""
         runner, folder = self._locate(ref)
         self._record(runner, folder, ref)
-        return download(runner, folder, path, destination)
+        return runner, folder
 
     def _record(self, runner: Runner, folder: str, ref: RunRef) -> Record:
         """Return the run's record. Raises `RunNotFound` if the run has no job."""

@@ -22,6 +22,10 @@ _UNFIT = "%\\"
 """Characters that have a special meaning to Slurm in the name of an output file."""
 
 
+ASKED = "the partition, the limits, the start time and the interpreter"
+"""What the checks of the cluster are about."""
+
+
 def _slurm_rules(slurm: Mapping[str, Any]) -> Iterator[Problem]:
     """Yield the problems of the settings `slurm`, whose values may still have any type."""
     folder = slurm.get("shared_dir")
@@ -71,13 +75,13 @@ def _folder_problems(folder: str) -> Iterator[Problem]:
         yield Problem(("shared_dir",), message, "use another folder", code="CT915")
 
 
-_LONG_OPTION = re.compile(r"--[A-Za-z0-9][A-Za-z0-9-]+")
+_LONG_OPTION = r"--[A-Za-z0-9][A-Za-z0-9-]+"
 
 
 def is_option(text: str) -> bool:
     """Return whether a text is a long option of sbatch on one line, with `=` before its value."""
     name, _, value = text.partition("=")
-    return _LONG_OPTION.fullmatch(name) is not None and value.isprintable()
+    return re.fullmatch(_LONG_OPTION, name) is not None and value.isprintable()
 
 
 class Slurm(TargetSettings):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from cloudtrain.targets.contract import Service, Target, TargetFacts
-from cloudtrain.targets.slurm.settings import Slurm, SlurmAccount
+from cloudtrain.targets.slurm.settings import ASKED, Slurm, SlurmAccount
 
 if TYPE_CHECKING:
     from cloudtrain.job.processing import AnyJob
@@ -22,7 +22,7 @@ class SlurmTarget(Target):
     prefix = "SL"
     settings = Slurm
     order = 30
-    facts = TargetFacts(
+    facts: ClassVar[TargetFacts] = TargetFacts(
         is_paid=False,
         place_example="/data/train",
         place_help="An absolute path that every node of the cluster sees.",
@@ -32,9 +32,10 @@ class SlurmTarget(Target):
         ),
         secrets={"file": "file:~/.secrets/NAME", "env": "env:NAME"},
         locating_settings=("shared_dir",),
+        asked=ASKED,
         plan_formats=("sbatch",),
     )
-    parts: ClassVar = {
+    parts: ClassVar[Mapping[str, str]] = {
         "rules": "cloudtrain.targets.slurm.rules",
         "online": "cloudtrain.targets.slurm.online",
         "forms": "cloudtrain.targets.slurm.compile:forms_of",

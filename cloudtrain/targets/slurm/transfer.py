@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import tarfile
@@ -10,14 +11,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import IO
+from typing import IO, NamedTuple
 
-from cloudtrain.errors import NothingWritten, TargetError, TargetUnreachable
+from cloudtrain.errors import TargetError, TargetUnreachable
 from cloudtrain.plans.plan import Plan
-from cloudtrain.plans.states import LogLine
+from cloudtrain.plans.progress import LogLine
+from cloudtrain.runtime.metrics_file import ROW
 from cloudtrain.system.processes import tell
 from cloudtrain.system.staging import Staging
-from cloudtrain.targets.common.archives import find_places, landing
+from cloudtrain.targets.common.archives import find_places, landing, nothing_written
 from cloudtrain.targets.common.services import line_text
 from cloudtrain.targets.common.tracebacks import shorten_line
 from cloudtrain.targets.contract import BundleWriter, ByteProgress
@@ -44,9 +46,7 @@ def download(runner: Runner, folder: str, path: str, destination: Path) -> list[
             folders = {name: [Path(place)] for name, place in places.items()}
             (place,) = find_places(path, folders)
             if not _copy(runner, str(place), staging, "", roots):
-                names = ", ".join(f"`{name}/`" for name in places)
-                message = f"the run wrote nothing to `{path}`"
-                raise NothingWritten(message, hint=f"the run's outputs: {names}")
+                raise nothing_written(path, places)
         else:
             for name, source in places.items():
                 _copy(runner, source, staging, f"{name}/", roots)
@@ -237,7 +237,14 @@ class ClusterLog:
     folder: str
     rank: int | None = None
     instance: int | None = None
+    before: Mapping[str, int] = field(default_factory=dict)
+    """The `mark` of an earlier reading."""
     streams: dict[str, _File] = field(default_factory=dict)
+
+    @property
+    def mark(self) -> dict[str, int]:
+        """How many bytes of each file are complete lines that were read."""
+        return {name: file.read - len(file.pending) for name, file in self.streams.items()}
 
     def new_lines(self) -> Iterator[LogLine]:
         while True:
@@ -291,26 +298,40 @@ class ClusterLog:
 
         if name not in self.streams:
             restart = int(match["restart"])
-            self.streams[name] = _File(name, restart, node, rank, match["stream"])
+            read = self.before.get(name, 0)
+            self.streams[name] = _File(name, restart, node, rank, match["stream"], read=read)
         return self.streams[name]
 
     def _read(self, files: Sequence[_File]) -> list[bytes]:
         """Return the next piece of each file."""
-        words = []
-        for file in files:
-            words += [file.name, str(file.read), str(file.next_length)]
-        answer = self.runner.run("read", self.folder, *words)
+        pieces = [_Piece(file.name, file.read, file.next_length) for file in files]
+        return _read_pieces(self.runner, self.folder, pieces)
 
-        pieces = []
-        start = 0
-        for file in files:
-            end = start + file.next_length
-            pieces.append(answer[start:end])
-            start = end
-        if start != len(answer):
-            hint = "run `cloudtrain logs` again to read it from the beginning"
-            raise TargetError("a log file became shorter while it was read", hint=hint)
-        return pieces
+
+class _Piece(NamedTuple):
+    """A part of a file, whose name is relative to the folder of the logs."""
+
+    name: str
+    start: int
+    length: int
+
+
+def _read_pieces(runner: Runner, folder: str, pieces: Sequence[_Piece]) -> list[bytes]:
+    words = []
+    for piece in pieces:
+        words += [piece.name, str(piece.start), str(piece.length)]
+    answer = runner.run("read", folder, *words)
+
+    parts = []
+    start = 0
+    for piece in pieces:
+        end = start + piece.length
+        parts.append(answer[start:end])
+        start = end
+    if start != len(answer):
+        hint = "run the command again to read it from the beginning"
+        raise TargetError("a file of the run became shorter while it was read", hint=hint)
+    return parts
 
 
 def _take_lines(file: _File, piece: bytes) -> list[str]:
@@ -321,3 +342,59 @@ def _take_lines(file: _File, piece: bytes) -> list[str]:
         lines.append(line_text(file.pending[:_LONGEST]))
         file.pending = file.pending[_LONGEST:]
     return lines
+
+
+# Copies of a run's metrics files.
+
+_METRICS_FILE = re.compile(r"[a-z0-9]+\.[a-z0-9]+\.[0-9]+\.(?P<kind>rows|names|jsonl)")
+
+
+def copy_metrics(runner: Runner, folder: str, cache: Path) -> bool:
+    """Copy what is new in the metrics files of a run. Return whether it has any. Two commands may
+    copy at the same time, because each byte has one place."""
+    has_files = False
+    pieces: list[_Piece] = []
+    for line in runner.run("rows", folder).decode("utf-8", "replace").splitlines():
+        words, _, name = line.partition(" ")
+        match = _METRICS_FILE.fullmatch(name)
+        if match is None:
+            continue
+        has_files = True
+        size = int(words)
+        is_text = match["kind"] != "rows"
+        if not is_text:
+            size -= size % ROW.size  # a torn row may be cut off again
+        start = _whole_size(cache / name, is_text=is_text)
+        while start < size:
+            length = min(_MOST, size - start)
+            pieces.append(_Piece(f"../metrics/{name}", start, length))
+            start += length
+
+    if pieces:
+        cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+    longest = max((piece.length for piece in pieces), default=1)
+    at_once = min(_AT_ONCE // longest, _MOST_FILES)
+    for first in range(0, len(pieces), at_once):
+        some = pieces[first : first + at_once]
+        for piece, data in zip(some, _read_pieces(runner, folder, some), strict=True):
+            _write_at(cache / Path(piece.name).name, piece.start, data)
+    return has_files
+
+
+def _whole_size(file: Path, *, is_text: bool) -> int:
+    """Return the length of the whole rows or lines in a copy; 0 if there is none. What follows them
+    can still change."""
+    if not file.exists():
+        return 0
+    if is_text:
+        return file.read_bytes().rfind(b"\n") + 1
+    size = file.stat().st_size
+    return size - size % ROW.size
+
+
+def _write_at(file: Path, start: int, data: bytes) -> None:
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.pwrite(descriptor, data, start)
+    finally:
+        os.close(descriptor)

@@ -30,11 +30,14 @@ class History:
         experiment = "/history/v1.0{WS}/experiments/{experiment}/runs/{name}"
         return [
             Route("GET", f"{runs}/details", kind, self._details),
+            Route("GET", f"{runs}/serviceinstances/{{node}}", kind, self._instances),
             Route("GET", runs, kind, self._run),
             Route("POST", "/history/v1.0{WS}/rundata", kind, self._run_data),
             Route("PATCH", experiment, kind, self._patch),
             Route("GET", f"{runs}/children", kind, self._children),
             Route("POST", "/mlflow/v2.0{WS}/api/2.0/mlflow/runs/search", "", self._search),
+            Route("GET", "/mlflow/v2.0{WS}/api/2.0/mlflow/runs/get", "", self._mlflow_run),
+            Route("GET", "/mlflow/v2.0{WS}/api/2.0/mlflow/metrics/get-history", "", self._values),
             Route(
                 "POST",
                 "/data/v1.0{WS}/dataversion/batchGetResolvedUris",
@@ -61,6 +64,21 @@ class History:
             "logFiles": files, "submittedBy": "Ada",
         }  # fmt: skip
         return answer({key: value for key, value in body.items() if value is not None})
+
+    def _instances(self, request: Request, name: str, node: str) -> Reply:
+        """The services of a node, as azure-ai-ml 1.35.2 reads them: each is ready as soon as the job runs."""
+        job = self.jobs.known(name)
+        services = job.properties.get("services") or {}
+        status = "Running" if job.status == "Running" else "NotStarted"
+        instances = {}
+        for service, sent in services.items():
+            if node == "0" or (sent.get("nodes") or {}).get("nodesValueType") == "All":
+                address = {"ProxyEndpoint": f"wss://ssh-{name}-{node}.eastus.nodes.azureml.ms"}
+                instances[service] = {
+                    "type": sent["jobServiceType"], "port": 22, "status": status, "error": None,
+                    "endpoint": None, "properties": {**(sent.get("properties") or {}), **address},
+                }  # fmt: skip
+        return answer({"instances": instances})
 
     def _run(self, request: Request, name: str) -> Reply:
         job = self.jobs.known(name)
@@ -123,6 +141,21 @@ class History:
             {"runs": runs} | ({"next_page_token": str(start + 1)} if start + 1 < len(jobs) else {})
         )
 
+    def _mlflow_run(self, request: Request) -> Reply:
+        """A run with the newest value of each metric."""
+        job = self.jobs.known(request.query["run_id"])
+        metrics = [_logged(name, rows[-1]) for name, rows in job.logged.items()]
+        return answer({"run": {"info": {"run_id": job.name}, "data": {"metrics": metrics}}})
+
+    def _values(self, request: Request) -> Reply:
+        """The values of a metric, three on a page."""
+        job = self.jobs.known(request.query["run_id"])
+        name = request.query["metric_key"]
+        start = int(request.query.get("page_token", 0))
+        rows = [_logged(name, row) for row in job.logged[name][start : start + 3]]
+        has_more = start + 3 < len(job.logged[name])
+        return answer({"metrics": rows} | ({"next_page_token": str(start + 3)} if has_more else {}))
+
     def _resolve(self, request: Request) -> Reply:
         """The address of each output whose asset id is given."""
         values = {}
@@ -174,3 +207,9 @@ def _error(job: Job) -> Json | None:
         "correlation": {"operation": "0" * 32, "request": "0" * 16},
         "environment": "eastus", "location": "eastus", "time": stamp(job.ended), "componentName": "common_runtime",
     }  # fmt: skip
+
+
+def _logged(name: str, row: tuple[int, int, float | str]) -> Json:
+    """A value as MLflow has it: with its time in milliseconds and its step."""
+    timestamp, step, value = row
+    return {"key": name, "timestamp": timestamp, "step": step, "value": value}

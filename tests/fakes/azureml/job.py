@@ -62,6 +62,8 @@ class Job:
     """Whether it is a pipeline's step."""
     order: int = 0
     metrics: dict[str, float] = field(default_factory=dict)
+    logged: dict[str, list[tuple[int, int, float | str]]] = field(default_factory=dict)
+    """What was logged with MLflow: milliseconds, step and value."""
     """What its script logged last."""
     history: list[tuple[str, float]] = field(default_factory=list)
     _script: deque[str | Callable[[], object]] = field(default_factory=deque)

@@ -120,11 +120,37 @@ class Jobs:
                 }
             for noun in ("Training", "Processing", "HyperParameterTuning"):
                 verb, _, rest = operation.partition(f"{noun}Job")
-                if rest in ("", "s") and verb in ("Create", "Describe", "List", "Stop"):
+                if rest in ("", "s") and verb in ("Create", "Describe", "List", "Stop", "Update"):
                     return getattr(self, f"_{verb.lower()}")(noun, body)
             if operation in ("ListTags", "AddTags"):
                 return getattr(self, f"_{operation[:-4].lower()}_tags")(body)
         raise Refused("UnknownOperationException", f"the fake knows no {operation}", 404)
+
+    def session(self, operation: str, body: Answer) -> Answer:
+        """The answer of Systems Manager about a container, which connects when its job has remote debugging. Recorded of
+        the documentation's examples."""
+        name = body["Target"].removeprefix("sagemaker-training-job:").rpartition("_algo-")[0]
+        debug = self.by_name[name].describe().get("RemoteDebugConfig", {})
+        is_connected = bool(debug.get("EnableRemoteDebug"))
+        if operation == "GetConnectionStatus":
+            return {
+                "Target": body["Target"],
+                "Status": "connected" if is_connected else "notconnected",
+            }
+        if not is_connected:
+            raise Refused("TargetNotConnected", f"{body['Target']} is not connected.")
+        return {
+            "SessionId": "ada-0f1e2d3c",
+            "TokenValue": "AAEAAd-token",
+            "StreamUrl": "wss://ssmmessages.eu-west-1.amazonaws.com/v1/data-channel/ada-0f1e2d3c?role=publish_subscribe",
+        }
+
+    def _update(self, noun: str, body: Answer) -> Answer:
+        job = self._known(noun, body)
+        if job.secondary not in ("Downloading", "Training"):
+            raise Refused("ValidationException", f"The job is in status {job.secondary}.")
+        job.more |= {key: value for key, value in body.items() if key != f"{noun}JobName"}
+        return {f"{noun}JobArn": job.arn}
 
     def _create(self, noun: str, body: Answer) -> Answer:
         name = body[f"{noun}JobName"]

@@ -30,6 +30,7 @@ _JSON_SERVICES = {
     "Logs_20140328": "logs",
     "ServiceQuotasV20190624": "service-quotas",
     "AWSPriceListService": "pricing",
+    "AmazonSSM": "ssm",
 }
 _QUERY_SERVICES = {"2011-06-15": "sts", "2010-05-08": "iam"}
 
@@ -117,6 +118,8 @@ class FakeAws:
             return json.dumps(self.jobs.handle(operation, body)).encode()
         if service == "logs":
             return json.dumps(self.logs.handle(operation, body)).encode()
+        if service == "ssm":
+            return json.dumps(self.jobs.session(operation, body)).encode()
         if service == "pricing":
             return json.dumps(price_page(self.price_list, body)).encode()
         if service == "service-quotas":

@@ -43,7 +43,11 @@ def named(name: str) -> InstanceType:
 
 def test_the_generator_writes_this_table() -> None:
     """The checked-in table is what the generator makes of its source."""
-    tool = [sys.executable, str(REPOSITORY / "tools" / "gen_azureml_instances.py"), "--check"]
+    tool = [
+        sys.executable,
+        str(REPOSITORY / "tools" / "generate" / "azureml_instances.py"),
+        "--check",
+    ]
     done = subprocess.run(tool, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -55,20 +59,23 @@ def test_the_generator_notices_a_change(tmp_path: Path) -> None:
     (data / "azureml_instances.csv").write_text("name\n")
     code = (
         "import sys; from pathlib import Path; sys.argv = ['gen', '--check']\n"
-        "import gen_azureml_instances as tool\n"
+        "import azureml_instances as tool\n"
         f"tool.TABLE = Path({str(data)!r}) / 'azureml_instances.csv'\n"
         "sys.exit(tool.main())"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=REPOSITORY / "tools"
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=REPOSITORY / "tools" / "generate",
     )
     assert done.returncode == 1
-    assert "run `python tools/gen_azureml_instances.py`" in done.stderr
+    assert "run `python tools/generate/azureml_instances.py`" in done.stderr
 
 
 def test_every_size_of_the_source_is_there_once() -> None:
     """47 sizes with GPUs and 55 without; no name twice in any case."""
-    with (REPOSITORY / "tools" / "azureml_instances.csv").open(newline="") as lines:
+    with (REPOSITORY / "tools" / "generate" / "azureml_instances.csv").open(newline="") as lines:
         assert [row["name"] for row in csv.DictReader(lines)] == [row.name for row in TYPES]
     assert len({row.name.casefold() for row in TYPES}) == len(TYPES)
     assert sum(bool(row.gpus) for row in TYPES) == 47

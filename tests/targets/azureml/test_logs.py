@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 
 from cloudtrain.errors import TargetError
-from cloudtrain.plans.states import LogLine, RunState, RunStatus
+from cloudtrain.plans.progress import LogLine, RunStatus
+from cloudtrain.plans.states import RunState
 from cloudtrain.targets.azureml.reading import Body
 from cloudtrain.targets.azureml.service import blobs as storage
 from cloudtrain.targets.azureml.service.blobs import Blobs
 from cloudtrain.targets.azureml.service.client import SUBMIT, Client
 from cloudtrain.targets.azureml.service.logs import RunLog
-from cloudtrain.targets.common.services import Denied, Pace, follow
+from cloudtrain.targets.common.services import Denied, Pace, follow_log
 from tests.fakes.azureml import FakeAzure
 from tests.fakes.azureml.files import ARTIFACTS, artifact
 from tests.fakes.azureml.job import Job
@@ -276,7 +277,7 @@ def followed(
     log, found = log_of(client), []
     with pytest.MonkeyPatch.context() as patch:
         live(Clock.of_following(patch), fake, job)
-        for line in follow(log, status, None, Pace()):
+        for line in follow_log(log, status, None, Pace()):
             found.append(line.text)
             trouble(len(found))
     return sorted([*found, *texts(log.rest())])

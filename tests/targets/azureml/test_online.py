@@ -17,6 +17,7 @@ from tests.targets.azureml.conftest import WORKSPACE, environment_plan, plan_of
 
 GPU, CPU = "Standard_ND96isr_H100_v5", "Standard_DS3_v2"
 SMALL = "Standard_NC24ads_A100_v4"
+VIRTUAL = WORKSPACE.partition("/workspaces/")[0] + "/virtualclusters/vc1"
 CLIENT = "11111111-2222-3333-4444-555555555555"
 ASSETS = {
     "environmentId": f"{WORKSPACE}/environments/env/versions/3",
@@ -43,13 +44,14 @@ CLUSTER = {
 
 
 def check(
-    fake: FakeAzure, service: AzureMLService, body: dict[str, Any], kind: str
+    fake: FakeAzure, service: AzureMLService, body: dict[str, Any], kind: str, **more: Any
 ) -> list[Finding]:
     """The findings for a body planned for that type of machines, and never anything but questions."""
     given = ct.Resources(instance_type={"azureml": kind}, instance_count=2)
     job = ct.TrainingJob(name="digits", entry_point="train.py", resources=given)
     target = ct.AzureML(
-        compute=str(body["computeId"]).rpartition("/")[2] if "computeId" in body else None
+        compute=str(body["computeId"]).rpartition("/")[2] if "computeId" in body else None,
+        **more,
     )
     found = service.check(job, target, plan_of(**body))
     assert {request.method for request in fake.requests} <= {"GET"}
@@ -95,9 +97,9 @@ def test_serverless_by_name_is_no_cluster(fake: FakeAzure, service: AzureMLServi
 
 def test_a_virtual_cluster_is_not_asked_for(fake: FakeAzure, service: AzureMLService) -> None:
     """It is beside the workspace; environment and data are looked at all the same."""
-    scope = WORKSPACE.partition("/workspaces/")[0]
-    body = {**SERVERLESS, "computeId": f"{scope}/virtualclusters/vc1"}
-    assert check(fake, service, body, "Singularity.ND40rs_v2") == []
+    body = {**SERVERLESS, "computeId": VIRTUAL}
+    (found,) = check(fake, service, body, "Singularity.ND40rs_v2")
+    assert (found.code, str(found.level)) == ("CT541", "notice")
     assert not fake.calls("GET", "virtualclusters")
     assert fake.calls("GET", "environments/env/versions/3")
 
@@ -214,6 +216,34 @@ def test_found(fake: FakeAzure, service: AzureMLService, case: str) -> None:
     assert (found.code, found.level) == (code, registered[code].level)
     assert part in found.message
     assert found.hint
+
+
+UNTOLD: dict[str, tuple[Callable[[FakeAzure], object], dict[str, Any]]] = {
+    "a virtual cluster": (lambda fake: None, {**SERVERLESS, "computeId": VIRTUAL}),
+    "Kubernetes": (lambda fake: kind_of(fake, "gpu-cluster", computeType="Kubernetes", properties={}), CLUSTER),
+    "no permission": (lambda fake: fake.faults.refuse("GET", "computes/gpu-cluster", 403, "AuthorizationFailed", times=9), CLUSTER),
+    "no answer": (lambda fake: fake.faults.refuse("GET", "workspaces", 403, "AuthorizationFailed", times=9), CLUSTER),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", UNTOLD)
+def test_a_cap_needs_the_type_of_a_compute(
+    fake: FakeAzure, service: AzureMLService, case: str
+) -> None:
+    """A service that does not tell it is no reason to trust the job; without a cap it is none to refuse the job."""
+    spoil, body = UNTOLD[case]
+    spoil(fake)
+    codes = {item.code for item in check(fake, service, body, GPU, max_cost_per_day=1e6)}
+    assert "AZ907" in codes
+    assert "AZ907" not in {item.code for item in check(fake, service, body, GPU)}
+
+
+def test_a_cap_trusts_the_workspace(fake: FakeAzure, service: AzureMLService) -> None:
+    """A cluster with the type of the job is enough; the type that overrides name instead is compared too."""
+    assert check(fake, service, CLUSTER, GPU, max_cost=1e6) == []
+    cheap = {**CLUSTER, "resources": {"instanceCount": 2, "instanceType": CPU}}
+    (found,) = check(fake, service, cheap, GPU, max_cost=1e6)
+    assert found.code == "AZ907"
 
 
 def test_every_rule_has_a_case(fake: FakeAzure) -> None:

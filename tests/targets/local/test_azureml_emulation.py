@@ -19,6 +19,7 @@ from cloudtrain.targets.azureml.launch import processes, service_layout
 from cloudtrain.targets.azureml.reading import Body
 from cloudtrain.targets.common.launchers import loopback_variables
 from tests.deadlines import GRACE
+from tests.programs import write_program
 from tests.targets.azureml.test_emulate import OWN, WORKSPACE, azureml_request
 from tests.targets.places import Place, Run, digits_that_wait, eventually
 
@@ -283,11 +284,11 @@ def test_deepspeed_launcher(place: Place) -> None:
     """On each instance our launcher becomes `deepspeed`, which hears of all hosts and needs no ssh."""
     programs = place.root / "bin"
     programs.mkdir()
-    (programs / "deepspeed").write_text(
-        f"#!{sys.executable}\nimport sys\n"
-        "print(open(sys.argv[sys.argv.index('--hostfile') + 1]).read().replace('\\n', ';'), *sys.argv[3:], flush=True)"
+    write_program(
+        programs / "deepspeed",
+        "import sys\n"
+        "print(open(sys.argv[sys.argv.index('--hostfile') + 1]).read().replace('\\n', ';'), *sys.argv[3:], flush=True)",
     )
-    (programs / "deepspeed").chmod(0o755)
     place.environ["PATH"] = f"{programs}:{place.environ['PATH']}"
     run = emulate(
         place,

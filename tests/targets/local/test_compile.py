@@ -252,7 +252,7 @@ def test_scaling_never_exceeds_machine_or_job(
         distribution=ct.Torch(processes_per_instance=processes),
         resources=ct.Resources(instance_count=instances),
     )
-    here, wanted = local_size(asked, ct.Local(), machine), requested_size(asked, machine)
+    here, wanted = local_size(asked, ct.Local(), machine), requested_size(asked, machine, None)
     assert 1 <= here.instances <= wanted.instances
     assert 1 <= here.processes_per_instance <= wanted.processes_per_instance
     assert here.world_size <= (gpus or cpus)

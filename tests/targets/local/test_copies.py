@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 
@@ -11,8 +10,9 @@ import pytest
 
 import cloudtrain as ct
 from cloudtrain.errors import TargetError
-from cloudtrain.plans.states import RunState, RunStatus
-from cloudtrain.system.processes import Owner, ProcessLock, start_of
+from cloudtrain.plans.progress import RunStatus
+from cloudtrain.plans.states import RunState
+from cloudtrain.system.processes import Owner, ProcessLock
 from tests.targets.places import Place, Run, eventually
 
 WAITS = "import os, time\nprint('up', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.02)"
@@ -87,14 +87,16 @@ def test_a_moved_state_folder(place: Place) -> None:
 @pytest.mark.slow
 def test_results_of_a_moved_and_a_copied_run(place: Place) -> None:
     """They are read where they are, not where they were."""
-    script = "import os\nopen(os.environ['CLOUDTRAIN_MODEL_DIR'] + '/w', 'w').write('x')"
+    script = (
+        "import os\nopen(os.environ['CLOUDTRAIN_MODEL_DIR'] + '/w', 'w').write('x')\nprint('up')"
+    )
     run = place.submit(script)
     run.wait()
     for name, act in (("copy", shutil.copytree), ("moved", shutil.move)):
         other = Place(place.root / name, {})
         act(place.root / "state", other.root / "state")
         files = other.service.download(run.ref, "", place.root / f"got-{name}")
-        assert {path.name for path in files} >= {"w", "process_0.stdout.log"}
+        assert {path.name for path in files} >= {"w", "rank_0.log"}
 
 
 def test_a_plan_of_another_state_folder(place: Place) -> None:
@@ -116,7 +118,8 @@ def test_stop_signals_only_the_supervisor(place: Place, monkeypatch: pytest.Monk
     run = place.submit("")
     run.wait()
     status = json.loads((run.folder / "status.json").read_bytes())
-    owner = Owner(*status["owner"])._replace(pid=os.getpid(), start=start_of(os.getpid()))
+    me = Owner.of(run.folder)
+    owner = Owner(*status["owner"])._replace(pid=me.pid, start=me.start)
     lock = ProcessLock.take(run.folder / "supervisor.lock", patience=1)
     assert lock is not None
     for other in ({"start": "0"}, {"boot": "another"}, {"pid": 2**22 + 1}):

@@ -11,10 +11,11 @@ import pytest
 
 import cloudtrain as ct
 from cloudtrain.errors import TargetError, UsageError
+from cloudtrain.signals.journal import INDEX, ROW
+from cloudtrain.signals.log import JournalIndex
 from cloudtrain.targets.common.specification import LaunchSpecification
 from cloudtrain.targets.local.folder import RunFolder
 from cloudtrain.targets.local.output import RunOutput
-from cloudtrain.targets.local.service import JournalReader
 from tests.specifications import specification
 from tests.targets.places import Place, files_of_at_most
 
@@ -63,10 +64,31 @@ def attempt(logs: Path, instance: int, number: int, text: str) -> None:
         (folder / f"{local_rank}/stderr.log").write_text("")
 
 
+def output_of(folder: Path, *, instances: int = 1, resumes: bool = False) -> RunOutput:
+    """The output of a run in this folder, or of one whose supervisor has died."""
+    output = RunOutput(RunFolder(str(folder)), spec(instances), lambda _instance, _local_rank: None)
+    if resumes:
+        output.resume()
+    return output
+
+
+def finish(folder: Path) -> None:
+    """What the process does that finishes a lost run."""
+    output = output_of(folder, resumes=True)
+    output.drain()
+    output.close()
+
+
+def texts_of(folder: Path, rank: int | None = None) -> list[str]:
+    """The lines of one rank in the journal, or of all."""
+    batches = JournalIndex(str(folder), rank=rank).new_lines()
+    return [text for batch in batches for text in batch.texts]
+
+
 def test_attempts(tmp_path: Path) -> None:
     """Later attempts are followed too, also one that takes the folder of the one before; both count as restarts."""
-    output = RunOutput(RunFolder(str(tmp_path)), spec(1), lambda _instance, _local_rank: None)
-    reader = JournalReader(tmp_path / "output.jsonl")
+    output = output_of(tmp_path)
+    reader = JournalIndex(str(tmp_path))
     seen = []
     for number, text in ((0, "first"), (0, "again"), (1, "next")):
         keep = tmp_path / f"keep_{text}"  # so that the new file cannot get the old one's inode
@@ -76,7 +98,7 @@ def test_attempts(tmp_path: Path) -> None:
                 os.link(file, keep / str(n))
         attempt(tmp_path / "logs", 0, number, text)
         output.pump(at_once=True)
-        seen += [(line.rank, line.text) for line in reader.new_lines()]
+        seen += [(batch.rank, *batch.texts) for batch in reader.new_lines()]
     output.close()
     assert seen == [
         (rank, f"{text} {rank}") for text in ("first", "again", "next") for rank in (0, 1)
@@ -97,150 +119,147 @@ def test_ranks_as_torchrun_gave_them(tmp_path: Path) -> None:
     output = RunOutput(RunFolder(str(tmp_path)), spec(2), lambda *key: swapped[key])
     output.drain()
     output.close()
-    found = {line.rank: line.text for line in JournalReader(tmp_path / "output.jsonl").new_lines()}
+    found = {batch.rank: batch.texts[0] for batch in JournalIndex(str(tmp_path)).new_lines()}
     assert found == {rank: f"instance {i} local rank {n}" for (i, n), rank in swapped.items()}
+    only = JournalIndex(str(tmp_path), instance=1).new_lines()
+    assert {batch.rank for batch in only} == {0, 1}
+
+
+RANK_1 = "logs/instance_0/run_x7f/attempt_0/1"
 
 
 def test_resume(tmp_path: Path) -> None:
     """Who takes over goes on after the last whole line that the journal has, with the ranks that it has."""
     attempt(tmp_path / "logs", 0, 0, "one")
-    file = tmp_path / "logs/instance_0/run_x7f/attempt_0/1/stdout.log"
+    file = tmp_path / RANK_1 / "stdout.log"
     file.write_text("one\ntwo\nhal")
-    first = RunOutput(RunFolder(str(tmp_path)), spec(1), lambda _instance, _local_rank: None)
+    first = output_of(tmp_path)
     first.pump(at_once=True)
     first.close()
     with file.open("a") as more:
         more.write("f\nlast")
-    second = RunOutput(RunFolder(str(tmp_path)), spec(1), lambda _instance, _local_rank: None)
-    second.resume()
-    second.drain()
-    second.close()
-    texts = [line.text for line in JournalReader(tmp_path / "output.jsonl", 1).new_lines()]
-    assert texts == ["one", "two", "half", "last"]
-
-
-@pytest.mark.parametrize("part", [0.1, 0.4, 0.99])
-def test_resume_behind_a_batch_that_was_cut(tmp_path: Path, part: float) -> None:
-    """Of a batch that a killed supervisor wrote half, nothing stays: every line is there once, and every record whole."""
-    attempt(tmp_path / "logs", 0, 0, "")
-    file = tmp_path / "logs/instance_0/run_x7f/attempt_0/1/stdout.log"
-    file.write_text("".join(f"line {n}\n" for n in range(5)))
-    first = RunOutput(RunFolder(str(tmp_path)), spec(1), lambda _instance, _local_rank: None)
-    first.pump(at_once=True)
-    first.close()
-    journal = tmp_path / "output.jsonl"
-    journal.write_bytes(journal.read_bytes()[: int(journal.stat().st_size * part)])
-    second = RunOutput(RunFolder(str(tmp_path)), spec(1), lambda _instance, _local_rank: None)
-    second.resume()
-    second.drain()
-    second.close()
-    assert [line.text for line in JournalReader(journal, 1).new_lines()] == [
-        f"line {n}" for n in range(5)
-    ]
-    assert all(json.loads(record) for record in journal.read_bytes().splitlines())
-    assert (tmp_path / "logs/rank_1.log").read_text().splitlines() == [
-        f"line {n}" for n in range(5)
-    ]
+    finish(tmp_path)
+    assert texts_of(tmp_path, 1) == ["one", "two", "half", "last"]
 
 
 @pytest.mark.parametrize("before", [0, 1])
-def test_resume_between_the_two_writes_of_a_batch(tmp_path: Path, before: int) -> None:
-    """A supervisor that was killed when a rank's file had lines that the journal had not: they are there once."""
+@pytest.mark.parametrize("part", [0, 1, 15, 16, 17, 31])
+def test_resume_behind_a_row_that_was_cut(tmp_path: Path, part: int, before: int) -> None:
+    """A supervisor that was killed between any two of its writes: every line is there once."""
     attempt(tmp_path / "logs", 0, 0, "first")
-    folder = tmp_path / "logs/instance_0/run_x7f/attempt_0/1"
-    journal, rank_file = tmp_path / "output.jsonl", tmp_path / "logs/rank_1.log"
-    first = RunOutput(RunFolder(str(tmp_path)), spec(1), lambda _instance, _local_rank: None)
+    first = output_of(tmp_path)
     for _ in range(before):
         first.pump(at_once=True)
-    kept = journal.read_bytes()
+    index = tmp_path / INDEX
+    kept = index.stat().st_size
     for stream in ("stdout", "stderr"):
-        with (folder / f"{stream}.log").open("a") as more:
+        with (tmp_path / RANK_1 / f"{stream}.log").open("a") as more:
             more.writelines(f"{stream} {n}\n" for n in range(250))
     first.pump(at_once=True)
     first.close()
-    journal.write_bytes(kept)
-    second = RunOutput(RunFolder(str(tmp_path)), spec(1), lambda _instance, _local_rank: None)
-    second.resume()
-    second.drain()
-    second.close()
+    assert index.stat().st_size == kept + 48 - 16 * before
+    os.truncate(index, kept + part)
+    finish(tmp_path)
     expected = [
         "first 1",
         *(f"{stream} {n}" for stream in ("stdout", "stderr") for n in range(250)),
     ]
-    assert rank_file.read_text().splitlines() == expected
-    assert [line.text for line in JournalReader(journal, 1).new_lines()] == expected
+    assert (tmp_path / "logs/rank_1.log").read_text().splitlines() == expected
+    assert texts_of(tmp_path, 1) == expected
+    assert texts_of(tmp_path, 0) == ["first 0"]
 
 
-def test_resume_of_a_journal_of_an_earlier_version(tmp_path: Path) -> None:
-    """Its records do not say how long the ranks' files are, so nothing is cut off."""
+def test_files_of_processes_go_when_they_are_copied(tmp_path: Path) -> None:
+    """At the end of a run, unless another file has taken their place or they have grown since."""
     attempt(tmp_path / "logs", 0, 0, "first")
-    first = RunOutput(RunFolder(str(tmp_path)), spec(1), lambda _instance, _local_rank: None)
-    first.pump(at_once=True)
-    first.close()
-    journal = tmp_path / "output.jsonl"
-    records = [json.loads(line) for line in journal.read_text().splitlines()]
-    assert {record.pop("size", 0) for record in records} == {0, len("first 0\n")}
-    journal.write_text("".join(json.dumps(record) + "\n" for record in records))
-    with (tmp_path / "logs/instance_0/run_x7f/attempt_0/1/stdout.log").open("a") as more:
-        more.write("more\n")
-    second = RunOutput(RunFolder(str(tmp_path)), spec(1), lambda _instance, _local_rank: None)
-    second.resume()
-    second.drain()
-    second.close()
-    assert (tmp_path / "logs/rank_1.log").read_text().splitlines() == ["first 1", "more"]
-
-
-def test_a_full_disk_tears_no_record(tmp_path: Path) -> None:
-    """The lines that fit are in the journal, whole, and what is written once there is room again can be read."""
-    attempt(tmp_path / "logs", 0, 0, "first")
-    output = RunOutput(RunFolder(str(tmp_path)), spec(1), lambda _instance, _local_rank: None)
+    output = output_of(tmp_path)
     output.pump(at_once=True)
-    journal, rank_0 = (
-        tmp_path / "output.jsonl",
-        tmp_path / "logs/instance_0/run_x7f/attempt_0/0/stdout.log",
+    files = sorted((tmp_path / "logs").rglob("attempt_*/*/std*.log"))
+    assert len(files) == 4
+    files[0].rename(tmp_path / "moved")
+    files[0].write_text("another file")
+    output._finder._known[str(files[0])] = files[0].stat().st_ino  # as if it had come too late
+    output.drain()
+    output.close()
+    assert sorted((tmp_path / "logs").rglob("attempt_*/*/std*.log")) == [files[0]]
+    assert texts_of(tmp_path) == ["first 0", "first 1"]
+
+
+def test_a_lost_run_of_an_earlier_version(place: Place) -> None:
+    """Its output is not completed, but none of it goes: the reason says where the rest is."""
+    run = place.submit("import time\nprint('up', flush=True)\ntime.sleep(3600)")
+    run.wait_for_line("up")
+    (run.folder / "output.jsonl").touch()  # its presence tells
+    run.ours("supervisor").kill()
+    status = run.wait()
+    assert status.state is ct.RunState.LOST
+    assert "an earlier cloudtrain started it; the rest is in" in str(status.reason)
+    assert (run.folder / "logs/instance_0/process_0.stdout.log").read_text() == "up\n"
+
+
+def test_logs_of_an_earlier_version(place: Place) -> None:
+    """They are read as ever: all, of one rank, by number, and while they grow; damaged records are left out."""
+    run = place.submit("")
+    run.wait()
+    record = json.dumps(
+        {"time": 1.0, "instance": 0, "rank": 0, "stream": "stdout", "attempt": 0, "text": "whole"}
     )
-    whole = journal.read_bytes()
+    journal = run.folder / "output.jsonl"
+    journal.write_text(f"{record}\n{record[:20]}{record}\n{record[:30]}\0\0\n{record}\n{record}")
+    assert run.texts() == run.texts(0) == ["whole", "whole"]
+    assert run.texts(1) == []
+    assert run.lines(rank=0)[0] == ct.LogLine(1.0, 0, 0, "stdout", "whole")
+
+
+def test_a_full_disk_tears_no_batch(tmp_path: Path) -> None:
+    """What fits is there, whole; what did not fit is there, once, when there is room again."""
+    attempt(tmp_path / "logs", 0, 0, "first")
+    output = output_of(tmp_path)
+    output.pump(at_once=True)
+    rank_0 = tmp_path / "logs/instance_0/run_x7f/attempt_0/0/stdout.log"
     with rank_0.open("a") as more:
-        more.write("too much\n" * 100)
-    with files_of_at_most(len(whole) + 1000), pytest.raises(OSError, match="File too large"):
-        output.drain()
-    assert len(whole) + 800 < journal.stat().st_size <= len(whole) + 1000
+        more.writelines(f"too much {n:4}\n" for n in range(5000))
+    for _ in range(2):
+        with files_of_at_most(40_000), pytest.raises(OSError, match="File too large"):
+            output.drain()
+        assert (tmp_path / "logs/rank_0.log").stat().st_size % 14 == len("first 0\n")
+        assert len(texts_of(tmp_path, 0)) > 2000
+    assert rank_0.exists()
     with rank_0.open("a") as more:
         more.write("room again\n")
     output.drain()
     output.close()
-    texts = [line.text for line in JournalReader(journal, 0).new_lines()]
-    assert list(dict.fromkeys(texts)) == ["first 0", "too much", "room again"]
-    assert all(json.loads(record) for record in journal.read_bytes().splitlines())
+    expected = ["first 0", *(f"too much {n:4}" for n in range(5000)), "room again"]
+    assert texts_of(tmp_path, 0) == expected
+    assert (tmp_path / "logs/rank_0.log").read_text().splitlines() == expected
 
 
-def test_a_torn_record_is_left_out(tmp_path: Path) -> None:
-    """A power cut tears what was written last; the lines around it can still be read."""
-    record = json.dumps(
-        {"time": 1.0, "instance": 0, "rank": 0, "stream": "stdout", "attempt": 0, "text": "whole"}
-    )
-    (tmp_path / "output.jsonl").write_text(
-        f"{record}\n{record[:20]}{record}\n{record[:30]}\0\0\n{record}\n"
-    )
-    assert [line.text for line in JournalReader(tmp_path / "output.jsonl").new_lines()] == [
-        "whole",
-        "whole",
-    ]
+def test_what_a_power_failure_has_damaged(tmp_path: Path) -> None:
+    """Rows without a source, rows of zeros, text that never reached the disk: the lines around them can still be read."""
+    attempt(tmp_path / "logs", 0, 0, "first")
+    output = output_of(tmp_path)
+    output.drain()
+    output.close()
+    with (tmp_path / INDEX).open("ab") as more:
+        more.write(ROW.pack(0, 77, 1, 5, 5) + bytes(ROW.size) + ROW.pack(9, 1, 2, 20, 20) + b"half")
+    (tmp_path / "logs/rank_0.log").write_bytes(b"")
+    assert texts_of(tmp_path, 1) == ["first 1", "", ""]
+    assert texts_of(tmp_path, 0) == [""]
 
 
-def test_record_still_being_written(tmp_path: Path) -> None:
-    """A reader leaves half a record for the next time."""
-    journal = tmp_path / "output.jsonl"
-    record = json.dumps(
-        {"time": 1.0, "instance": 0, "rank": 0, "stream": "stdout", "attempt": 0, "text": "whole"}
-    )
-    reader = JournalReader(journal)
-    assert list(reader.new_lines()) == []
-    journal.write_text(record[:30])
-    assert list(reader.new_lines()) == []
-    journal.write_text(record + "\n" + record[:10])
-    assert [line.text for line in reader.new_lines()] == ["whole"]
-    assert list(reader.new_lines()) == []
+def test_a_row_that_is_being_written(tmp_path: Path) -> None:
+    """A reader leaves it for the next time."""
+    attempt(tmp_path / "logs", 0, 0, "first")
+    output = output_of(tmp_path)
+    output.drain()
+    output.close()
+    index = tmp_path / INDEX
+    whole = index.read_bytes()
+    reader = JournalIndex(str(tmp_path), rank=1)
+    for size, expected in ((0, []), (31, []), (32, [["first 1"]]), (32, [])):
+        index.write_bytes(whole[:size])
+        assert [batch.texts for batch in reader.new_lines()] == expected
+    assert list(JournalIndex(str(tmp_path / "nowhere")).new_lines()) == []
 
 
 WRITER = """\
@@ -274,10 +293,7 @@ print("written")
         ("work/", {"train.py", "out/last.pt", "link.pt"}),
         ("work/out", {"last.pt"}),
         ("work/out/last.pt", {"last.pt"}),
-        (
-            "logs/",
-            {"rank_0.log", "instance_0/process_0.stdout.log", "instance_0/process_0.stderr.log"},
-        ),
+        ("logs/", {"rank_0.log"}),
     ],
 )
 def test_download(place: Place, path: str, files: set[str]) -> None:

@@ -93,7 +93,7 @@ def _quoted_python(script: str) -> str:
     import shlex
     import sys
 
-    return f"{sys.executable} -c {shlex.quote(script)}"
+    return f"{shlex.quote(sys.executable)} -c {shlex.quote(script)}"
 
 
 def test_max_runtime(place: Place) -> None:

@@ -126,8 +126,10 @@ def test_an_input_that_is_gone_at_the_start_is_the_reason(
     job: Callable[..., ct.ProcessingJob], tmp_path: Path
 ) -> None:
     """The shards are dealt when the run starts, so what is wrong with the data is the run's reason."""
-    gone = {"raw": {"local": str(tmp_path / "gone"), "shard": True}}
-    run = ct.submit(job(inputs=gone), "local", ignore=["LO101"])
+    data = tmp_path / "gone"
+    data.mkdir()
+    raw = {"raw": {"local": str(data), "shard": True}}
+    run = ct.submit(job(inputs=raw), "local", on_plan=lambda _: data.rmdir())
     status = run.wait(DEADLINE)
     assert status.state is ct.RunState.FAILED
     assert "could not prepare the run" in (status.reason or "")

@@ -17,7 +17,8 @@ import pytest
 
 import cloudtrain as ct
 from cloudtrain.errors import JobError, UsageError
-from cloudtrain.plans.states import RunRef, RunState, RunStatus
+from cloudtrain.plans.progress import RunStatus
+from cloudtrain.plans.states import RunRef, RunState
 from cloudtrain.targets.local.folder import RunFolder
 from cloudtrain.targets.local.service import LocalService
 from tests.deadlines import GRACE

@@ -193,6 +193,11 @@ PRTERUN = MPIRUN.replace("mpirun", "prterun").replace("[[26286,1],1]", "[prterun
             f"prterun noticed that process rank 12 with PID 1 on node\n{'n' * 70}\nexited on signal 11 (x).",
             {12: -11},
         ),
+        (
+            "MPI_ABORT was invoked on rank 3 in communicator X\n  Proc: [[5,1],3]\n  Errorcode: 7\n",
+            {3: 7},
+        ),
+        ("MPI_ABORT was invoked on rank 0 in communicator X\nwith errorcode 1.\n", {0: 1}),
         ("exitcode : 1 (pid: 5)\nProcess name\n", {}),
     ],
 )

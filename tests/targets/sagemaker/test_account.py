@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.targets.sagemaker.service.service import SageMakerService
-from cloudtrain.targets.sagemaker.settings import SageMakerAccount
+from cloudtrain.targets.sagemaker.settings import SageMakerAccount, credentials_in_sight
 from cloudtrain.targets.sagemaker.target import SageMakerTarget
 from tests.targets.sagemaker.place import ROLE
 
@@ -94,6 +93,4 @@ def test_the_place_keeps_the_profile(home: Path) -> None:
 )
 def test_credentials_in_sight(environ: dict[str, str], seen: bool, tmp_path: Path) -> None:
     """Whether a check asks AWS unless told otherwise."""
-    assert (
-        SageMakerService({"HOME": str(tmp_path), **environ}, None).can_check(ct.SageMaker()) is seen
-    )
+    assert credentials_in_sight(ct.SageMaker(), {"HOME": str(tmp_path), **environ}) is seen

@@ -43,7 +43,7 @@ def test_no_type_of_botocore_is_missing() -> None:
     model = Loader().load_service_model("sagemaker", "service-2")
     enum = model["shapes"]["TrainingInstanceType"]["enum"]
     missing = set(enum) - {instance.name for instance in TYPES}
-    assert missing == set(), "run tools/gen_sagemaker_instances.py"
+    assert missing == set(), "run tools/generate/sagemaker_instances.py"
 
 
 @pytest.mark.slow
@@ -58,7 +58,11 @@ def test_the_generator_writes_this_table() -> None:
         skip_guard("moto is not installed; it is in the test extra")
     if f"moto {moto}" not in named.source:
         skip_guard(f"the table was made with another version of moto than {moto}")
-    tool = [sys.executable, str(REPOSITORY / "tools" / "gen_sagemaker_instances.py"), "--check"]
+    tool = [
+        sys.executable,
+        str(REPOSITORY / "tools" / "generate" / "sagemaker_instances.py"),
+        "--check",
+    ]
     done = subprocess.run(tool, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
 

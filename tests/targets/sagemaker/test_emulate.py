@@ -214,7 +214,7 @@ def test_toolkit_shell_script() -> None:
     process = plan_of(job_of(entry_point="run.sh", distribution=ct.NoDistribution())).request[
         "processes"
     ][0]
-    assert process["argv"][:2] == ["/bin/sh", "-c"]
+    assert process["argv"] == ["/bin/sh", "-c", "./run.sh "]
     assert (process["signal"], process["rank"]) == ("group", 0)
 
 
@@ -344,7 +344,6 @@ def test_gpus_are_shared_out() -> None:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"distribution": {"type": "smp", "version": 2}}, "SageMaker's own library"),
         ({"inputs": {"train": {"local": "/data", "mode": "pipe"}}}, "is a pipe"),
         ({"inputs": {"train": {"sagemaker": "s3://bucket/x"}}}, "no path on this machine"),
         ({"resources": {}}, "on which instance type"),

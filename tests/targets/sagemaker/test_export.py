@@ -94,6 +94,19 @@ def test_the_code_says_why_it_is_not() -> None:
     assert "'sagemaker_instance_type': 'ml.p4d.24xlarge'" in estimator["hyperparameters"]
 
 
+@pytest.mark.parametrize("kind", ["torch", "deepspeed"])
+def test_the_code_says_what_our_launcher_makes_of_it(kind: str) -> None:
+    """A list among the hyperparameters starts cloudtrain's launcher; a flag does not."""
+    fields = {"distribution": {"type": kind}, "resources": machine("ml.g5.12xlarge", 2)}
+    with_list = plan_of(Case({**fields, "hyperparameters": {"layers": [1, 2]}})).to_python()
+    comment = with_list.replace("\n# ", " ")
+    assert "generic `Estimator` sends this job, without a `distribution`" in comment
+    assert "would break `layers`" in comment
+    with_flag = plan_of(Case({**fields, "hyperparameters": {"flag": True}})).to_python()
+    assert "\n# " not in with_flag
+    assert "distribution" in arguments_of(with_flag, "PyTorch")
+
+
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.slow_after(40)
 def test_all_code_is_python_within_its_width(name: str) -> None:

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudtrain.errors import TargetUnreachable, UsageError
-from cloudtrain.plans.states import LogLine, RunState, RunStatus
+from cloudtrain.plans.progress import LogLine, RunStatus
+from cloudtrain.plans.states import RunState
 from cloudtrain.targets.common.services import Pace
 from cloudtrain.targets.sagemaker.service.logs import lines_of
 from cloudtrain.targets.sagemaker.service.service import SageMakerService

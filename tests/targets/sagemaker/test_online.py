@@ -176,7 +176,16 @@ def test_one_service_that_does_not_answer(
         monkeypatch.setenv("AWS_ENDPOINT_URL_IAM", f"http://127.0.0.1:{silent.getsockname()[1]}")
         found = check(fake, service)
     assert {item.code for item in found} == {"SM902", "SM907"}
-    assert "1 of 4 questions" in next(item.message for item in found if item.code == "SM902")
+    late = next(item.message for item in found if item.code == "SM902")
+    assert "AWS gave no answer about the role within" in late
+
+
+def test_a_quota_that_is_not_listed(fake: FakeAws, service: SageMakerService) -> None:
+    """Nobody knows then whether the job may start, which is no success."""
+    fake.identity.quotas.clear()
+    (found,) = check(fake, service)
+    assert (found.code, found.path) == ("SM902", ("resources", "instance_count"))
+    assert "for training job usage" in found.message
 
 
 def test_no_network(fake: FakeAws, service: SageMakerService) -> None:

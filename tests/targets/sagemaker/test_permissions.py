@@ -13,7 +13,9 @@ from cloudtrain.targets.sagemaker import target as sagemaker
 from cloudtrain.targets.sagemaker.plan import KINDS
 from cloudtrain.targets.sagemaker.service.tuning import TUNING
 
-PAGE = (Path(__file__).parents[3] / "docs" / "sagemaker-permissions.md").read_text("utf-8")
+PAGE = (Path(__file__).parents[3] / "docs" / "targets" / "sagemaker-permissions.md").read_text(
+    "utf-8"
+)
 
 PREFIX = {"service-quotas": "servicequotas"}
 """Name of a client to the name of its service in a policy, where they differ."""
@@ -34,6 +36,7 @@ FREE = {"sts:GetCallerIdentity"}
 BESIDES = {
     "iam:PassRole": "a request names a role",
     "sagemaker:AddTags": "a request holds tags",
+    "ssm:TerminateSession": "AWS's plug-in ends the session of a command",
     "s3:AbortMultipartUpload": "boto3's transfer gives up parts of an upload that fails",
 }
 """What no call is named after, and why it is needed."""

@@ -11,11 +11,7 @@ from botocore.parsers import ResponseParserError  # noqa: TID253
 
 from cloudtrain.errors import NameTaken, RunNotFound, SettingsError, TargetError, TargetUnreachable
 from cloudtrain.targets.common.services import Denied, Expired, NotThere
-from cloudtrain.targets.sagemaker.service.clients import (
-    FailedCall,
-    error_templates,
-    translate_error,
-)
+from cloudtrain.targets.sagemaker.aws_errors import FailedCall, error_templates, translate_error
 from cloudtrain.targets.sagemaker.service.service import SageMakerService
 from tests.fakes.sagemaker.server import FakeAws
 from tests.targets.sagemaker.conftest import REF, plan_of

@@ -153,7 +153,7 @@ def test_the_table_is_what_botocore_says() -> None:
             f"made with botocore {shapes._model()['botocore']}, here is {botocore.__version__}"
         )
     done = subprocess.run(
-        [sys.executable, str(REPOSITORY / "tools" / "gen_sagemaker_shapes.py"), "--check"],
+        [sys.executable, str(REPOSITORY / "tools" / "generate" / "sagemaker_shapes.py"), "--check"],
         capture_output=True,
         text=True,
     )

@@ -236,14 +236,14 @@ def test_a_sweep_that_goes_on_prints_only_what_is_new(
     """The trials of the tuning job that it continues were printed before."""
     ended(fake, submitted, 0.5, 0.75)
     before = [line.text for line in submitted.logs()]
-    logs = SweepRun.logs
+    log_batches = SweepRun.log_batches
 
     def follow(run: SweepRun, **words: Any) -> Any:
         if run.name != submitted.name:
             ended(fake, run, 0.6)
-        return logs(run, **words)
+        return log_batches(run, **words)
 
-    monkeypatch.setattr(SweepRun, "logs", follow)
+    monkeypatch.setattr(SweepRun, "log_batches", follow)
     assert run_command(["continue", submitted.name, "--trials", "1"]) == 0
     printed = capsys.readouterr().out.splitlines()
     assert len(before) == 4

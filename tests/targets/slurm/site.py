@@ -8,18 +8,21 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import psutil  # noqa: TID253 - tests may start slowly
 import pytest
 
 from cloudtrain.code.tree import scan
 from cloudtrain.job.processing import AnyJob
 from cloudtrain.job.training import TrainingJob
 from cloudtrain.plans.plan import Bundle, CompileContext, Plan
-from cloudtrain.plans.states import LogLine, RunRef, RunStatus
+from cloudtrain.plans.progress import LogLine, RunStatus
+from cloudtrain.plans.states import RunRef
 from cloudtrain.targets.common.services import Pace
 from cloudtrain.targets.slurm.service import SlurmService
 from cloudtrain.targets.slurm.settings import Slurm, SlurmAccount
@@ -63,6 +66,19 @@ def environ_of(cluster: Path, home: Path) -> dict[str, str]:
     """What finds the cluster, and nothing else."""
     path = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
     return {"PATH": path, "HOME": str(home), "SLURM_CONF": f"{cluster}/slurm.conf"}
+
+
+def processes_on(cluster: Path, node: str) -> list[psutil.Process]:
+    """All that runs on a node: what its jobs have started, and Slurm's supervisors of their steps. Other clusters of
+    this machine have nodes of the same name."""
+    place = {"SLURM_CONF": f"{cluster}/slurm.conf", "SLURMD_NODENAME": node}
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if place.items() <= process.environ().items():
+                found.append(process)
+                found += [above for above in process.parents() if above.name() == "slurmstepd"]
+    return found
 
 
 def compile_plan(

@@ -61,7 +61,9 @@ def python_with(tmp_path: Path, **modules: str) -> Path:
     library.mkdir()
     for name, text in modules.items():
         (library / f"{name}.py").write_text(text)
-    return executable(tmp_path / "python", f'PYTHONPATH={library} exec {sys.executable} -S "$@"')
+    return executable(
+        tmp_path / "python", f'PYTHONPATH="{library}" exec "{sys.executable}" -S "$@"'
+    )
 
 
 CUDA = "class version:\n    cuda = '12.8'\n"

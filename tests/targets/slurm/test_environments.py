@@ -20,13 +20,14 @@ from cloudtrain.cli.app import run_command
 from cloudtrain.errors import TargetError
 from cloudtrain.plans.states import RunState
 from cloudtrain.system.processes import listening
+from tests.programs import write_program
 from tests.targets.slurm.site import Site, command, environ_of, find_cluster
 from tests.wheels import write_wheel
 
 NAMES = ("ct_one", "ct_two", "ct_three", "ct_four", "ct_five", "ct_six")
 SETTINGS = ct.Slurm(shared_dir="/fsx/you/cloudtrain")
 
-UV = """#!{python}
+UV = """\
 import os, subprocess, sys
 arguments, base = sys.argv[1:], {python!r}
 with open({log!r}, "a") as log:
@@ -289,8 +290,7 @@ def test_uv_keeps_its_cache_beside_it(
 ) -> None:
     """On the file system of the environments, so that uv can link files; unless the user has another place."""
     program, log = tmp_path / "bin" / "uv", tmp_path / "log"
-    program.write_text(UV.format(python=sys.executable, log=str(log)))
-    program.chmod(0o755)
+    write_program(program, UV.format(python=sys.executable, log=str(log)))
     lines = (
         *login_node.options["setup"],
         f"export UV_FIND_LINKS='{wheels}' PATH=\"{program.parent}:$PATH\"",

@@ -14,7 +14,7 @@ import cloudtrain as ct
 from cloudtrain.errors import JobError
 from cloudtrain.job.data import Checkpoint, Input, Output
 from cloudtrain.job.processing import ProcessingInput, ProcessingOutput
-from cloudtrain.job.training import Environment, Resources, Spot, TrainingJob
+from cloudtrain.job.training import Environment, Resources, Spot, Tracking, TrainingJob
 from cloudtrain.lifecycle.store.records import labels_of
 from cloudtrain.plans.plan import Finding
 from cloudtrain.system.plugins import target_names
@@ -29,10 +29,14 @@ PARTS: dict[str, type[BaseModel]] = {
     "outputs.*": Output,
     "checkpoint": Checkpoint,
     "spot": Spot,
+    "tracking": Tracking,
 }
 """The models inside a job. Each stands as one row per field, and not as a row of its own."""
 
 ONLY_PROCESSING = {"inputs.*.path": ProcessingInput, "outputs.*.path": ProcessingOutput}
+
+OF_ONE_KIND = {"distribution.added_property"}
+"""Fields that only some kinds of a part have, beside the row of the whole part."""
 
 ONLY_SHOWN = {"description"}
 """Fields that rightly change nothing: people read them in the job."""
@@ -113,9 +117,15 @@ VALUES: dict[str, Any] = {
     "outputs.*.asset_version": "2",
     "checkpoint.slurm": "/data/checkpoint",
     "checkpoint.keep": {"checkpoint": {"keep": 5, "slurm": "/data/own"}},
+    "distribution.added_property": {"distribution": {"type": "torch", "added_property": 3}},
     "spot.max_wait": "5h",
     "max_runtime": "2h",
+    "stop_when_idle": "30m",
+    "stop_when_stalled": "30m",
     "metrics": {"loss": "loss=([0-9.]+)"},
+    "tracking.mlflow": "https://mlflow.example.org",
+    "tracking.wandb": "offline",
+    "tracking.tensorboard": True,
     "tags": {"team": "vision"},
     "slurm_overrides": {"nice": 5},
 }
@@ -227,7 +237,8 @@ def test_every_field_has_one_row() -> None:
     """No field of a job is missing from the table, and none stands in it twice."""
     whole = set(fields_of(TrainingJob)) - {part.partition(".")[0] for part in PARTS}
     inner = {path for part, model in PARTS.items() for path in fields_of(model, f"{part}.")}
-    assert sorted(whole | inner | ONLY_PROCESSING.keys()) == sorted(field.job for field in FIELDS)
+    rows = whole | inner | OF_ONE_KIND | ONLY_PROCESSING.keys()
+    assert sorted(rows) == sorted(field.job for field in FIELDS)
 
 
 def test_every_row_has_a_value() -> None:

@@ -12,8 +12,17 @@ from typing import Any
 import psutil  # noqa: TID253 - tests may start slowly
 import pytest
 
-from cloudtrain.plans.states import LogLine, RunState
-from tests.targets.slurm.site import REPOSITORY, STARTER, Run, Site, command, eventually
+from cloudtrain.plans.progress import LogLine
+from cloudtrain.plans.states import RunState
+from tests.targets.slurm.site import (
+    REPOSITORY,
+    STARTER,
+    Run,
+    Site,
+    command,
+    eventually,
+    processes_on,
+)
 
 pytestmark = [pytest.mark.lifecycle, pytest.mark.slurm]
 
@@ -49,16 +58,7 @@ def losses(run: Run) -> dict[str, str]:
 def lose(cluster: Path, node: str) -> None:
     """A machine is gone: Slurm's daemon, its supervisors of steps (which would report that their step failed), ranks."""
     subprocess.run([sys.executable, str(STARTER), "kill", str(cluster), node], check=True)
-    ranks = []
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):
-            if process.environ().get("SLURMD_NODENAME") == node:
-                ranks.append(process)
-    supervisors = []
-    for rank in ranks:
-        with suppress(psutil.Error):
-            supervisors += [parent for parent in rank.parents() if parent.name() == "slurmstepd"]
-    for process in [*supervisors, *ranks]:
+    for process in processes_on(cluster, node):
         with suppress(psutil.Error):
             process.kill()
 
@@ -232,9 +232,9 @@ def test_node_dies_with_its_ranks(site: Site, cluster: Path) -> None:
     run.wait_for_line("step=20 ")
     subprocess.run([sys.executable, str(STARTER), "kill", str(cluster), "n2"], check=True)
     try:
-        for process in psutil.process_iter():
+        for process in processes_on(cluster, "n2"):
             with suppress(psutil.Error):
-                if process.environ().get("SLURMD_NODENAME") == "n2":
+                if process.name() != "slurmstepd":
                     process.kill()
         eventually(lambda: run.status.restarts == 1, "the job starts again")
         status = run.wait()

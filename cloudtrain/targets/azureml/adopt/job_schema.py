@@ -54,7 +54,7 @@ def refused(value: Any, rule: Any, path: ValuePath = ()) -> Iterator[Refusal]:
                 yield (*path, name), f"{_REFUSE}: `{name}` is no name"
             yield from refused(item, rule["each"], (*path, name))
     elif str(rule) in SCHEMA and is_mapping:
-        yield from _refused_in_part(value, rule, path)
+        yield from _refused_in_part(value, str(rule), path)
     elif str(rule) in SCHEMA["scalars"]:
         yield from refused(value, SCHEMA["scalars"][rule], path)
     elif rule != "any":

@@ -11,7 +11,6 @@ from math import exp, prod
 from typing import Any
 
 from cloudtrain.job.script import job_name_from
-from cloudtrain.runtime.azureml_metrics import WANTED
 from cloudtrain.targets.adoption import Original, Search
 from cloudtrain.targets.azureml.adopt.job_files import mapping
 from cloudtrain.targets.azureml.fields import (
@@ -180,7 +179,7 @@ def canonical(sweep: JsonMapping) -> JsonObject:
     options = _options(str(sweep.get("command")))
     if options:
         body["command"] = " --".join(map(" ".join, options.items()))
-    body[VARIABLES] = without(mapping(sweep.get(VARIABLES)), (WANTED,))
+    body[VARIABLES] = mapping(sweep.get(VARIABLES))
 
     body["searchSpace"] = {}
     for name, (kind, arguments) in sweep["searchSpace"].items():

@@ -53,7 +53,12 @@ from cloudtrain.targets.azureml.parts import (
 )
 from cloudtrain.targets.azureml.reading import OVERRIDES, Body, distribution_in, machines_in
 from cloudtrain.targets.azureml.settings import AzureML, AzureMLAccount
-from cloudtrain.targets.common.compiling import Problems, hyperparameter_text
+from cloudtrain.targets.common.compiling import (
+    Problems,
+    hyperparameter_text,
+    stall_variables,
+    tracking_variables,
+)
 
 if TYPE_CHECKING:
     from cloudtrain.job.processing import AnyJob
@@ -275,6 +280,9 @@ def _variables(parts: Parts, problems: Problems) -> dict[str, str]:
 
     variables = network_variables(job, parts.machines, parts.environment.id)
     variables |= problems.collect_from(lambda: option_variables(job), {})
+    # the service keeps `outputs` of the working directory
+    variables |= tracking_variables(job, "azureml", "outputs", None)
+    variables |= stall_variables(job)
     variables |= job.environment.variables
     if job.checkpoint is not None and "keep" in job.checkpoint.model_fields_set:
         variables["CLOUDTRAIN_CHECKPOINT_KEEP"] = str(job.checkpoint.keep)

@@ -421,7 +421,7 @@ def _wrong(field: str, message: str, hint: str) -> JobError:
 # The user's arguments reach the script unchanged, with spaces, quotes, `$`, `;`, newlines and any
 # other character.
 
-_REFERENCE = re.compile(r"\$\{\{(?:inputs|outputs)\.\w+\}\}")
+_REFERENCE = r"\$\{\{(?:inputs|outputs)\.\w+\}\}"
 
 _INSTALL = "python -m cloudtrain.runtime.install"
 """Installs the requirements. Every process of an instance runs the command; only the first installs
@@ -466,7 +466,7 @@ def command_of(job: TrainingJob) -> str:
 def quote_word(word: str, free: Collection[str] = ()) -> str:
     """References such as `${{inputs.data}}` stay unchanged. A word with a reference in `free` is
     always quoted: the service puts text there that the shell could split or interpret."""
-    other_text = _REFERENCE.sub("x", word)
+    other_text = re.sub(_REFERENCE, "x", word)
     if shlex.quote(other_text) != other_text or any(text in word for text in free):
         return shlex.quote(word)
     return word
@@ -535,7 +535,7 @@ _LONGEST_BLOB = 1000
 
 _LONGEST_PART = 254
 
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ufffe\uffff]")
+_CONTROL = "[\x00-\x1f\x7f-\x9f\ufffe\uffff]"
 
 
 def refuse_blob_name(path: str) -> str | None:
@@ -547,7 +547,7 @@ def refuse_blob_name(path: str) -> str | None:
         return "whose name is not UTF-8"
 
     parts = path.split("/")
-    if _CONTROL.search(path):
+    if re.search(_CONTROL, path):
         return "whose name has a control character in it"
     if any(part.endswith(".") for part in parts):
         return "whose name ends with a dot"

@@ -17,7 +17,6 @@ from cloudtrain.errors import JobError, Problem
 from cloudtrain.job.nodes import PLACE_NAME
 from cloudtrain.job.sweep import Range, Sweep
 from cloudtrain.plans.plan import CompileContext, Plan
-from cloudtrain.runtime.azureml_metrics import WANTED
 from cloudtrain.targets.azureml.compile.job import compile_azureml
 from cloudtrain.targets.azureml.fields import (
     CODE,
@@ -73,10 +72,8 @@ def _body(sweep: Sweep, job: JsonMapping, marks: Mapping[str, str]) -> JsonObjec
     for name, mark in marks.items():
         reference = f"${{{{search_space.{name}}}}}"
         trial["command"] = trial["command"].replace(mark, reference)
-    # With this variable `runtime.report` sends the objective to the workspace, where the service's
-    # tuner reads it.
-    trial[VARIABLES] = {WANTED: "azureml", **job.get(VARIABLES, {})}
-
+    if not trial[VARIABLES]:  # the SDK leaves them out of a trial, unlike of a job
+        del trial[VARIABLES]
     limits: JsonObject = {
         "jobLimitsType": "Sweep",
         "maxTotalTrials": sweep.trial_count,

@@ -10,7 +10,7 @@ from cloudtrain.errors import NearName
 from cloudtrain.job.model import format_duration
 from cloudtrain.plans.plan import Level
 from cloudtrain.rules import machines as shared
-from cloudtrain.rules.engine import Fault, Subject, about_money, plural, positive_count, rule
+from cloudtrain.rules.engine import Fault, Nature, Subject, plural, positive_count, rule
 from cloudtrain.rules.facts import counterpart, has_rdma_somewhere
 from cloudtrain.rules.machines import instead, needs_network, over_ethernet
 from cloudtrain.targets.azureml.catalogue import guess, nearest_size
@@ -27,26 +27,26 @@ _MISSING = {
 }
 """Maps each setting to the message if it is missing, and to the line that sets it."""
 
-GUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+GUID = r"(?i)[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 
 _SHAPES = {
     "subscription_id": (GUID, "`az account show --query id` prints it"),
     "resource_group": (
-        re.compile(r"[\w.()-]{0,89}[\w()-]"),
+        r"[\w.()-]{0,89}[\w()-]",
         "use at most 90 letters, digits and `_ - . ( )`, without a dot at the end",
     ),
     "workspace": (
-        re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_-]{1,32}"),
+        r"[a-zA-Z0-9][a-zA-Z0-9_-]{1,32}",
         "use 2 to 33 letters, digits, `_` and `-`, a letter or digit first",
     ),
 }
 """Maps each setting to its pattern in the REST API's specification, and to the hint."""
 
-_COMPUTE = re.compile(r"[a-zA-Z0-9-]{2,24}")
-_LOCATION = re.compile(r"[a-z]+[0-9]*")
+_COMPUTE = r"[a-zA-Z0-9-]{2,24}"
+_LOCATION = r"[a-z]+[0-9]*"
 
 
-@rule("AZ101", Level.ERROR)
+@rule("AZ101", Level.ERROR, Nature.FACT, needs_request=False)
 def account_incomplete(subject: Subject) -> Iterator[Fault]:
     """No complete Azure ML workspace is configured.
 
@@ -64,7 +64,7 @@ def account_incomplete(subject: Subject) -> Iterator[Fault]:
         yield Fault(message, hint)
 
 
-@rule("AZ102", Level.ERROR)
+@rule("AZ102", Level.ERROR, Nature.FACT)
 def account_misspelt(subject: Subject) -> Iterator[Fault]:
     """The subscription, resource group or workspace name is not valid.
 
@@ -74,7 +74,7 @@ def account_misspelt(subject: Subject) -> Iterator[Fault]:
     """
     for name, (pattern, hint) in _SHAPES.items():
         value = getattr(subject.account, name)
-        if name not in subject.account.missing and not pattern.fullmatch(value):
+        if name not in subject.account.missing and not re.fullmatch(pattern, value):
             yield Fault(f"`{value}` cannot be a `{name}`", hint)
 
 
@@ -90,7 +90,7 @@ def no_name_of_a_compute(subject: Subject) -> Iterator[Fault]:
     name = reading.body.compute_name
     if reading.body.compute is None or reading.body.is_on_virtual_cluster:
         return
-    if _COMPUTE.fullmatch(name) and name.casefold() != "local":
+    if re.fullmatch(_COMPUTE, name) and name.casefold() != "local":
         return
 
     hint = "`az ml compute list -o table` lists the names"
@@ -177,7 +177,7 @@ def location_misspelt(subject: Subject) -> Iterator[Fault]:
     account list-locations` lists them.
     """
     for name in subject.settings.locations:
-        if not _LOCATION.fullmatch(name):
+        if not re.fullmatch(_LOCATION, name):
             better = re.sub(r"[^a-z0-9]", "", name.casefold())
             yield Fault(
                 f"`{name}` is not a region name of Azure's API", f'write `locations = ["{better}"]`'
@@ -272,8 +272,7 @@ def no_limit(subject: Subject) -> Iterator[Fault]:
         yield from shared.no_limit(subject, "Azure ML's limit")
 
 
-@rule("AZ412", Level.ERROR)
-@about_money
+@rule("AZ412", Level.ERROR, Nature.CAP)
 def over_budget(subject: Subject) -> Iterator[Fault]:
     """This could spend more than your cap.
 
@@ -285,8 +284,7 @@ def over_budget(subject: Subject) -> Iterator[Fault]:
     return shared.over_budget(subject)
 
 
-@rule("AZ413", Level.ERROR)
-@about_money
+@rule("AZ413", Level.ERROR, Nature.CAP)
 def budget_without_price(subject: Subject) -> Iterator[Fault]:
     """cloudtrain cannot keep your cap, because it does not know the price.
 

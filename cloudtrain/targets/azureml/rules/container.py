@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from cloudtrain.errors import quoted
 from cloudtrain.plans.plan import Level
-from cloudtrain.rules.engine import Fault, Subject, ValuePath, plural, rule, value_at
+from cloudtrain.rules.engine import Fault, Nature, Subject, ValuePath, plural, rule, value_at
 from cloudtrain.rules.job import LAUNCHER_VARIABLES
 from cloudtrain.rules.machines import works_together
 from cloudtrain.rules.named import TITLES
@@ -19,7 +19,7 @@ from cloudtrain.targets.azureml.parts import parse_label
 from cloudtrain.targets.azureml.reading import read
 from cloudtrain.targets.azureml.rules.account import GUID
 
-_SIZE = re.compile(r"0*[1-9][0-9]*[bkmgBKMG]?")
+_SIZE = r"0*[1-9][0-9]*[bkmgBKMG]?"
 _PUBLIC_KEY = re.compile(
     r"(ssh-(rsa|ed25519|dss)|ecdsa-sha2-\S+|sk-\S+) +[A-Za-z0-9+/=]{16,}( .*)?"
 )
@@ -36,7 +36,7 @@ def shared_memory_size(subject: Subject) -> Iterator[Fault]:
     """
     reading = read(subject)
     size = reading.body.mapping("resources").get("shmSize")
-    is_size = isinstance(size, str) and _SIZE.fullmatch(size)
+    is_size = isinstance(size, str) and re.fullmatch(_SIZE, size)
     if size is not None and not is_size:
         message = f"`shmSize` must be a size like `64g`, not `{size}`"
         hint = (
@@ -118,7 +118,7 @@ def privileged_container(subject: Subject) -> Iterator[Fault]:
         )
 
 
-@rule("AZ711", Level.ERROR)
+@rule("AZ711", Level.ERROR, Nature.FACT)
 def ssh_key(subject: Subject) -> Iterator[Fault]:
     """An ssh service has no public key.
 
@@ -193,7 +193,7 @@ def client_id(subject: Subject) -> Iterator[Fault]:
     """
     reading = read(subject)
     value = reading.body.mapping("identity").get("clientId")
-    if isinstance(value, str) and not GUID.fullmatch(value):
+    if isinstance(value, str) and not re.fullmatch(GUID, value):
         name = value.rpartition("/")[2]
         message = f"`{value}` is not the client id of a managed identity"
         hint = f"`az identity show --name {name} --resource-group GROUP --query clientId` prints it"
@@ -250,14 +250,14 @@ def _docker_words(subject: Subject) -> list[str]:
 # Rules about the environment of an Azure ML job, and whether it fits the machines.
 
 _ARCHITECTURES = {
-    "arm64": re.compile(r"(?i)(?<![a-z0-9])(arm64|aarch64)(?![a-z0-9])"),
-    "x86_64": re.compile(r"(?i)(?<![a-z0-9])(amd64|x86[-_]64)(?![a-z0-9])"),
+    "arm64": r"(?i)(?<![a-z0-9])(arm64|aarch64)(?![a-z0-9])",
+    "x86_64": r"(?i)(?<![a-z0-9])(amd64|x86[-_]64)(?![a-z0-9])",
 }
-_CUDA = re.compile(r"(?i)cuda|(?<![a-z0-9])cu1[0-9]{1,2}(?![0-9])|nvidia")
-_ROCM = re.compile(r"(?i)rocm|amdgpu")
-_CPU = re.compile(r"(?i)(?<![a-z0-9])cpu(?![a-z0-9])")
-_TAG = re.compile(r"[^/]+:(?P<tag>[\w.-]+)")
-_LABEL = re.compile(r".*/environments/(?P<name>[^/]+)/labels/(?P<label>[^/]+)")
+_CUDA = r"(?i)cuda|(?<![a-z0-9])cu1[0-9]{1,2}(?![0-9])|nvidia"
+_ROCM = r"(?i)rocm|amdgpu"
+_CPU = r"(?i)(?<![a-z0-9])cpu(?![a-z0-9])"
+_TAG = r"[^/]+:(?P<tag>[\w.-]+)"
+_LABEL = r".*/environments/(?P<name>[^/]+)/labels/(?P<label>[^/]+)"
 
 
 @rule("AZ601", Level.NOTICE)
@@ -285,7 +285,7 @@ def environment_changes(subject: Subject) -> Iterator[Fault]:
         yield Fault(message, hint, reading.environment_path)
         return
 
-    match = _LABEL.fullmatch(environment_id)
+    match = re.fullmatch(_LABEL, environment_id)
     is_chosen = subject.job.environment.of("azureml") or reading.override_of("environmentId")
     if match and is_chosen:
         name = match["name"]
@@ -334,7 +334,7 @@ def image_changes(subject: Subject) -> Iterator[Fault]:
     name = reading.image
     if not name or "@sha256:" in name:
         return
-    tag = _TAG.fullmatch(name.rpartition("/")[2])
+    tag = re.fullmatch(_TAG, name.rpartition("/")[2])
     if tag is None or tag["tag"] == "latest":
         what = "has no tag" if tag is None else "has the tag `latest`"
         plain = name.removesuffix(":latest")
@@ -402,8 +402,8 @@ def image_of_another_gpu(subject: Subject) -> Iterator[Fault]:
     name = reading.environment_name
     if row is None or not row.gpus:
         return
-    has_cuda = _CUDA.search(name)
-    has_rocm = _ROCM.search(name)
+    has_cuda = re.search(_CUDA, name)
+    has_rocm = re.search(_ROCM, name)
     is_amd = row.gpu.startswith("MI")
     if is_amd and has_cuda and not has_rocm:
         platform = "CUDA"
@@ -432,7 +432,7 @@ def cpu_image_on_gpus(subject: Subject) -> Iterator[Fault]:
     name = reading.environment_name
     if row is None or not row.gpus:
         return
-    if _CPU.search(name) and not _CUDA.search(name):
+    if re.search(_CPU, name) and not re.search(_CUDA, name):
         message = f"`{name}` is made for CPUs, and `{row.name}` has {row.hardware}"
         hint = "use an environment with CUDA, or a type without GPUs"
         yield Fault(message, hint, reading.environment_path)
@@ -443,12 +443,12 @@ _PROCESSOR = {"arm64": "Arm processors", "x86_64": "x86-64 processors"}
 
 def _says(name: str, architecture: str) -> bool:
     """Return whether the name of an environment contains an architecture."""
-    return _ARCHITECTURES[architecture].search(name) is not None
+    return re.search(_ARCHITECTURES[architecture], name) is not None
 
 
 # Rules about the environment variables of an Azure ML job.
 
-_OF_SERVICE = re.compile(
+_OF_SERVICE = (
     r"AZ_BATCH_.*|AZ_BATCHAI_.*|OMPI_COMM_WORLD_.*|OMPI_UNIVERSE_SIZE|AZUREML_CR_.*|"
     r"AZUREML_ARM_.*|AZUREML_WORKSPACE_.*"
     r"|AZUREML_(ROOT_)?RUN_(ID|TOKEN.*)|AZUREML_EXPERIMENT_(ID|SCOPE)|"
@@ -491,7 +491,7 @@ def variable_of_service(subject: Subject) -> Iterator[Fault]:
     for name in read(subject).body.mapping("environmentVariables"):
         # CT204 reports these variables already
         is_reported = name in LAUNCHER_VARIABLES or name.startswith("AZUREML_CR_")
-        if _OF_SERVICE.fullmatch(name) and not is_reported:
+        if re.fullmatch(_OF_SERVICE, name) and not is_reported:
             message = f"Azure ML sets `{name}` itself, for each process"
             path = _path(subject, name)
             option = "" if path[-1] == name else "-x "

@@ -12,16 +12,16 @@ from cloudtrain.errors import InPlace, did_you_mean
 from cloudtrain.job.data import find_references, references_in
 from cloudtrain.job.nodes import PLACE_NAME, mend_name
 from cloudtrain.plans.plan import Level
-from cloudtrain.rules.engine import Fault, Subject, ValuePath, rule, text_at
+from cloudtrain.rules.engine import Fault, Nature, Subject, ValuePath, rule, text_at
 from cloudtrain.targets.azureml.compile.places import CHECKPOINT, DEFAULT_STORE, MODEL, SCHEMES
 from cloudtrain.targets.azureml.fields import ONLY_SAGEMAKER
 from cloudtrain.targets.azureml.launch import is_literal
 from cloudtrain.targets.azureml.parts import asset_id, asset_meant, parse_label
 from cloudtrain.targets.azureml.reading import read
 
-_ASSET_NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,254}")
+_ASSET_NAME = r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,254}"
 
-_DATASTORE = re.compile(
+_DATASTORE = (
     r"azureml://(subscriptions/[^/]+/resource[gG]roups/[^/]+/(providers/[^/]+/)?workspaces/[^/]+/)?"
     # the service fills in `${{default_datastore}}`
     r"datastores/([a-zA-Z0-9_]+|\$\{\{default_datastore\}\})(/paths/.*)?"
@@ -35,7 +35,7 @@ _OTHER_URI = (
 )
 """Beginnings of valid addresses outside datastores."""
 
-_SIGNATURE = re.compile(r"[?&]sig=", re.IGNORECASE)
+_SIGNATURE = r"(?i)[?&]sig="
 """Matches the part of an address that contains a key (a shared access signature)."""
 
 _REFUSED = {
@@ -46,7 +46,7 @@ _REFUSED = {
 """Maps fields of an output that the service refuses to the names that users know."""
 
 
-@rule("AZ501", Level.ERROR)
+@rule("AZ501", Level.ERROR, Nature.FACT)
 def reference_to_nothing(subject: Subject) -> Iterator[Fault]:
     """The command names an input or output that the job does not have.
 
@@ -196,7 +196,7 @@ def datastore_misspelt(subject: Subject) -> Iterator[Fault]:
         path = _input_path(subject, name) if is_input else _output_path(subject, name)
         uri = text_at(body.mapping(kind, name), "uri")
         if uri.startswith("azureml://"):
-            if not _DATASTORE.fullmatch(uri) and not uri.startswith(_OTHER_URI):
+            if not re.fullmatch(_DATASTORE, uri) and not uri.startswith(_OTHER_URI):
                 message = f"`{uri}` is not the address of a datastore"
                 yield Fault(message, InPlace(f"write `{DEFAULT_STORE}/PATH`"), path)
         elif is_input and uri.startswith("azureml:") and asset_id("", uri, "data") is None:
@@ -215,7 +215,7 @@ def asset_of_output(subject: Subject) -> Iterator[Fault]:
     reading = read(subject)
     for name, item in reading.body.outputs.items():
         asset = item.get("assetName")
-        if isinstance(asset, str) and not _ASSET_NAME.fullmatch(asset):
+        if isinstance(asset, str) and not re.fullmatch(_ASSET_NAME, asset):
             better = re.sub(r"[^a-zA-Z0-9_.-]+", "-", asset).strip("-_.") or "NAME"
             path = reading.place(("outputs", name, "assetName"), ("outputs", name, "asset_name"))
             message = f"`{asset}` cannot be the name of an asset"
@@ -297,7 +297,9 @@ def key_in_input(subject: Subject) -> Iterator[Fault]:
 
 def _with_key(entries: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Return the names of the entries whose address contains a key."""
-    return [name for name, item in entries.items() if _SIGNATURE.search(str(item.get("uri") or ""))]
+    return [
+        name for name, item in entries.items() if re.search(_SIGNATURE, str(item.get("uri") or ""))
+    ]
 
 
 def _written_values(subject: Subject) -> Mapping[str, str]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from cloudtrain.job.distribution import DeepSpeed
 from cloudtrain.plans.plan import Level
 from cloudtrain.rules import machines as shared
-from cloudtrain.rules.engine import Fault, Subject, ValuePath, plural, rule
+from cloudtrain.rules.engine import Fault, Nature, Subject, ValuePath, plural, rule
 from cloudtrain.rules.named import TITLES, framework_of, missing_framework
 from cloudtrain.targets.azureml.parts import is_launcher
 from cloudtrain.targets.azureml.reading import read
@@ -35,7 +35,7 @@ def process_count(subject: Subject) -> Iterator[Fault]:
         yield from _no_count(subject, _COUNT, 1, _COUNT_FIELD)
 
 
-@rule("AZ302", Level.ERROR)
+@rule("AZ302", Level.ERROR, Nature.FACT)
 def mpi_without_count(subject: Subject) -> Iterator[Fault]:
     """An MPI distribution has no number of processes per instance.
 

@@ -96,7 +96,7 @@ _LENGTHS = {
 }
 """Maps each field of the body to its limit, the name that users know, and the job's field."""
 
-_EXPERIMENT = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_-]*")
+_EXPERIMENT = r"[a-zA-Z0-9][a-zA-Z0-9_-]*"
 
 _MOST_FILES = 2000
 
@@ -212,7 +212,7 @@ def experiment_name(subject: Subject) -> Iterator[Fault]:
     """
     reading = read(subject)
     name = reading.body.text("experimentName")
-    if name and not _EXPERIMENT.fullmatch(name):
+    if name and not re.fullmatch(_EXPERIMENT, name):
         better = re.sub(r"[^a-zA-Z0-9_-]+", "-", name).strip("-_") or "NAME"
         message = f"Azure ML may not take `{name}` as the name of an experiment"
         hint = f'write `experiment = "{better}"` under `[azureml]`'

@@ -56,13 +56,13 @@ def place_of(uri: str, workspace: str) -> Where:
     """A datastore belongs to `workspace`, an ARM id, if the address does not name another
     workspace. Raises `TargetError` if the text is not the address of a file, or the storage is of
     an unsupported kind."""
-    match = DATASTORE_ADDRESS.fullmatch(uri)
+    match = re.fullmatch(DATASTORE_ADDRESS, uri)
     if match:
         if match["workspace"]:
             workspace = workspace_id(match["subscription"], match["group"], match["workspace"])
         return DatastorePlace(workspace, match["store"], match["path"] or "")
 
-    match = HADOOP_ADDRESS.fullmatch(uri)
+    match = re.fullmatch(HADOOP_ADDRESS, uri)
     if match:
         return BlobPlace(_account_url(match["host"]), match["container"], match["path"] or "")
     parts = urlsplit(uri)

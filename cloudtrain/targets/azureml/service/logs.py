@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from threading import RLock
@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 
 from cloudtrain.documents import JsonMapping
 from cloudtrain.errors import UsageError
-from cloudtrain.plans.states import LogLine
+from cloudtrain.plans.progress import LogLine
+from cloudtrain.signals.log import Log
 from cloudtrain.targets.azureml.launch import tasks
 from cloudtrain.targets.azureml.reading import Body
 from cloudtrain.targets.azureml.service.blobs import Blobs, DatastorePlace, Piece, Result, read
@@ -103,24 +104,24 @@ def _check_number(noun: str, number: int | None, count: int) -> None:
 
 
 class Cutter:
-    """Splits arriving bytes into lines. It keeps incomplete lines and characters until the rest
-    arrives."""
+    """Splits arriving bytes into lines. It keeps incomplete lines and characters, `pending`, until
+    the rest arrives."""
 
     def __init__(self) -> None:
-        self._pending = b""
+        self.pending = b""
 
     def feed(self, data: bytes) -> Iterator[str]:
         """Add bytes, and yield the lines that are now complete."""
-        *complete, pending = (self._pending + data).split(b"\n")
+        *complete, pending = (self.pending + data).split(b"\n")
         # A progress bar returns to the start of its line; only its last state is kept.
         start = pending.rstrip(b"\r").rfind(b"\r") + 1
-        self._pending = pending[start:]
+        self.pending = pending[start:]
         return map(line_text, complete)
 
     def rest(self) -> Iterator[str]:
         """Yield the last line if it has no newline."""
-        pending = self._pending
-        self._pending = b""
+        pending = self.pending
+        self.pending = b""
         if pending:
             yield line_text(pending)
 
@@ -148,16 +149,25 @@ class LogFile:
     """A log file. Its lines are kept until `take` yields them, so that no line is lost if an error
     occurs."""
 
-    def __init__(self, name: str, writer: Writer) -> None:
+    def __init__(self, name: str, writer: Writer, mark: Sequence[Any] | None = None) -> None:
+        offset, etag, created, last = mark or (0, None, None, "")
         self.name = name
         self.writer = writer
-        self.offset = 0
-        self._etag: str | None = None
-        self._created: datetime | None = None
+        self.offset: int = offset
+        self._etag: str | None = etag
+        self._created = datetime.fromisoformat(created) if created else None
         self._last_modified = 0.0
-        self._last = b""
+        self._last = bytes.fromhex(last)
         self._cutter = Cutter()
         self._lines: deque[LogLine] = deque()
+
+    @property
+    def mark(self) -> list[Any]:
+        """Where the last complete line ends, as JSON, for another reading."""
+        pending = len(self._cutter.pending)
+        last = self._last[: max(0, len(self._last) - pending)]
+        created = self._created.isoformat() if self._created else None
+        return [self.offset - pending, None if pending else self._etag, created, last.hex()]
 
     def read(self, blob: Any) -> bool:
         """Read the next part of the file; return whether the file has more."""
@@ -199,6 +209,8 @@ class LogFile:
         if not self.offset or piece.created == self._created:
             return False
         length = len(self._last)
+        if not length:
+            return True
         before = read(blob, self.offset - length, length=length)
         return before is None or before.data != self._last
 
@@ -208,7 +220,7 @@ class LogFile:
             self._lines.append(LogLine(self._last_modified, instance, rank, "stdout", text))
 
 
-class RunLog:
+class RunLog(Log[LogLine]):
     """All log files of one run, or only those of one rank or instance."""
 
     def __init__(
@@ -219,8 +231,10 @@ class RunLog:
         *,
         rank: int | None = None,
         instance: int | None = None,
+        mark: Mapping[str, Any] | None = None,
     ) -> None:
         check_selection(body, rank, instance)
+        self._marks = mark or {}
         self._blobs = blobs
         self._run = run
         self._body = body
@@ -244,6 +258,10 @@ class RunLog:
 
         files = [file for name, file in self._files.items() if not name.startswith(_SYSTEM)]
         return sorted(files, key=order)
+
+    @property
+    def mark(self) -> dict[str, Any]:
+        return {file.name: file.mark for file in self.streams}
 
     @property
     def names(self) -> list[str]:
@@ -288,7 +306,7 @@ class RunLog:
             self._addresses[name] = address
             writer = writer_of(self._body, name)
             if writer is not None and self._is_wanted(writer):
-                self._files.setdefault(name, LogFile(name, writer))
+                self._files.setdefault(name, LogFile(name, writer, self._marks.get(name)))
             elif name.startswith(_SYSTEM):
                 self._files.setdefault(name, LogFile(name, Writer(0, None)))
 

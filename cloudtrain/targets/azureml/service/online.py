@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,8 @@ from cloudtrain.rules.engine import (
     text_at,
     value_at,
 )
+from cloudtrain.rules.job import not_asked
+from cloudtrain.rules.machines import write_price
 from cloudtrain.targets.azureml.catalogue import overlay_of, squeeze
 from cloudtrain.targets.azureml.parts import Labelled, parse_label
 from cloudtrain.targets.azureml.reading import Body
@@ -40,6 +42,7 @@ from cloudtrain.targets.azureml.service.client import (
     Client,
     Labels,
 )
+from cloudtrain.targets.azureml.settings import ASKED
 from cloudtrain.targets.common.services import Denied, NotThere
 
 # Check whether a region offers a serverless job's instance type, and whether the quota is large
@@ -145,6 +148,8 @@ class _Question:
     instance_type: str
     """The instance type that the job was planned for."""
     labels: Labels
+    sizes: list[str] = field(default_factory=list)
+    """The size of the named compute's machines, once the service has told it."""
 
     @cached_property
     def body(self) -> Body:
@@ -154,14 +159,28 @@ class _Question:
 _Check = Callable[[_Question], Iterator[Finding]]
 
 
-def check(client: Client, plan: Plan, instance_type: str, labels: Labels) -> list[Finding]:
-    """The first check is whether the workspace answers; all others run concurrently.
-    `instance_type` is the type that the job was planned for, which the body lacks on a cluster.
-    `labels` stores the versions of labels for the submit."""
+def check(
+    client: Client, plan: Plan, instance_type: str, labels: Labels, *, is_capped: bool = False
+) -> list[Finding]:
+    """Return the findings of all checks. `instance_type` is the type that the job was planned for,
+    which the body lacks on a cluster. `labels` stores the versions of labels for the submit. With
+    `is_capped`, a cap counts the price of that type, so a compute of unknown size is refused."""
+    question = _Question(client, plan, instance_type, labels)
+    findings = _all_findings(client, question)
+    body = question.body
+    if is_capped and body.compute is not None and not question.sizes:
+        name = body.compute_name
+        message = f"the service did not tell the type of the machines of `{name}`, and a cap holds"
+        findings.append(finding_of("AZ907", message, write_price("azureml", name, is_new=True)))
+    return findings
+
+
+def _all_findings(client: Client, question: _Question) -> list[Finding]:
+    """The first check is whether the workspace answers; all others run concurrently."""
     try:
         client.workspace  # noqa: B018 - asked for once, and kept
     except (Denied, TargetUnreachable) as error:
-        message = f"cloudtrain could not query the workspace: {error.message}"
+        message = f"the workspace could not be asked about {ASKED}: {error.message}"
         return [finding_of("AZ902", message, error.hint)]
     except NotThere as error:
         return [finding_of("AZ903", error.message, error.hint)]
@@ -170,13 +189,14 @@ def check(client: Client, plan: Plan, instance_type: str, labels: Labels) -> lis
     except CloudtrainError as error:
         return [finding_of("AZ901", error.message, error.hint)]
 
-    question = _Question(client, plan, instance_type, labels)
     checks = [_environment, *_places(question)]
-    # Azure does not document how to ask for its machines
-    if not question.body.is_on_virtual_cluster:
+    findings: list[Finding] = []
+    if question.body.is_on_virtual_cluster:
+        why = "Azure does not document how to ask for a virtual cluster's"
+        findings.append(not_asked("Azure ML", "the machines and their quota", why, None))
+    else:
         checks.insert(0, _compute if question.body.compute else _serverless)
 
-    findings: list[Finding] = []
     with ThreadPoolExecutor(max_workers=_THREADS) as pool:
         for answers in pool.map(lambda check: _answers(check, question), checks):
             findings += answers
@@ -263,6 +283,8 @@ def _size(question: _Question, name: str, machines: JsonMapping) -> Iterator[Fin
     """Report `machines` of another type than the plan's, or fewer of them than the job needs."""
     size = machines.get("vmSize")
     planned = question.instance_type
+    if size:
+        question.sizes.append(size)
     if size and planned and size.lower() != planned.lower():
         message = f"the machines of `{name}` are {size}, and the job was planned for {planned}"
         row = instance_named("azureml", size)  # the service writes sizes in capitals
@@ -285,7 +307,10 @@ def _serverless(question: _Question) -> Iterator[Finding]:
     locations = body.mapping("resources").get("locations") or [workspace["location"]]
     yield from _identity(question, "the workspace", workspace.get("identity"))
     if not size:
-        return  # the service will choose a size that the quota allows
+        # the service will choose a size that the quota allows
+        hint = "add `resources.instance_type`"
+        yield not_asked("Azure ML", "the quota", "the job names no instance type", hint)
+        return
     capacity = partial(_capacity, question.client, size, body.instances, is_spot=body.is_spot)
     regions = [list(capacity(location)) for location in locations]
 

@@ -9,21 +9,29 @@ from contextlib import suppress
 from datetime import datetime, timezone
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cloudtrain.documents import JsonMapping, JsonObject
-from cloudtrain.errors import NameTaken, RunNotFound, SettingsError, TargetError, TargetUnreachable
+from cloudtrain.errors import (
+    NameTaken,
+    RunNotFound,
+    SettingsError,
+    TargetError,
+    TargetUnreachable,
+)
 from cloudtrain.job.training import TrainingJob
 from cloudtrain.machines.overlay import user_overlay
 from cloudtrain.plans.plan import Finding, Plan, Upload
-from cloudtrain.plans.states import ListedRun, LogLine, OnStatus, RunRef, RunState, RunStatus
+from cloudtrain.plans.progress import ListedRun, LogLine, OnStatus, RunStatus
+from cloudtrain.plans.states import RunRef, RunState
 from cloudtrain.rules.engine import mapping_at, value_at
 from cloudtrain.targets.azureml.compile.job import RUN_PROPERTY
 from cloudtrain.targets.azureml.parts import machines_of
-from cloudtrain.targets.azureml.reading import Body
+from cloudtrain.targets.azureml.reading import Body, machines_in, type_of_compute
 from cloudtrain.targets.azureml.service.blobs import Blobs
 from cloudtrain.targets.azureml.service.client import CANCEL, COMPUTE, JOB, SUBMIT, Client, Labels
 from cloudtrain.targets.azureml.service.clouds import credentials_in_sight
+from cloudtrain.targets.azureml.service.inside import enter
 from cloudtrain.targets.azureml.service.logs import RunLog
 from cloudtrain.targets.azureml.service.online import check as check_online
 from cloudtrain.targets.azureml.service.online import refresh
@@ -34,25 +42,41 @@ from cloudtrain.targets.azureml.service.status import (
     listed_status,
     status_of,
 )
+from cloudtrain.targets.azureml.service.tracking import new_values
 from cloudtrain.targets.azureml.service.transfer import download as download_results
 from cloudtrain.targets.azureml.service.transfer import fetch_code, make_asset, upload_data
 from cloudtrain.targets.azureml.settings import AzureML, AzureMLAccount, account_of
-from cloudtrain.targets.common.services import Denied, NotThere, Pace, contains
-from cloudtrain.targets.common.services import follow as follow_log
-from cloudtrain.targets.contract import BundleWriter, ByteProgress
+from cloudtrain.targets.common.services import (
+    Denied,
+    NotThere,
+    Pace,
+    contains,
+    follow_log,
+    name_taken,
+    why_unasked,
+)
+from cloudtrain.targets.contract import (
+    BundleWriter,
+    ByteProgress,
+    OwnMetrics,
+    Service,
+    Unasked,
+)
+from cloudtrain.targets.settings import CAPS
 
 if TYPE_CHECKING:
     from cloudtrain.job.processing import AnyJob
     from cloudtrain.machines.overlay import Refreshed
+    from cloudtrain.targets.inside import ExecRequest, Session
 
 _TOKEN = "x-azureml-token"
 """Header with a token with which a job acts for its user to read the data."""
 
 
-class AzureMLService:
+class AzureMLService(Service):
     """Azure ML's service. Each run is a command job with the run's name."""
 
-    in_flight = 60.0
+    in_flight: float = 60.0
     names_are_unique = True
     submit_version = SUBMIT
     """The version of the API that makes a job."""
@@ -66,14 +90,22 @@ class AzureMLService:
         self._cluster = cache(_cluster)
         self._labels = Labels()
 
-    def can_check(self, settings: AzureML) -> bool:
-        return settings.credential is not None or credentials_in_sight(self._environ)
+    def unasked(self, settings: AzureML) -> Unasked | None:
+        has_credentials = settings.credential is not None or credentials_in_sight(self._environ)
+        return why_unasked(
+            "azureml", "azure.identity", "Azure", "`az login`", has_credentials=has_credentials
+        )
 
     def check(self, job: TrainingJob, settings: AzureML, plan: Plan) -> list[Finding]:
         account = account_of(settings, self._environ, Path.cwd())
         account = account._replace(overlay=self._overlay() or None)
-        instance_type = machines_of(job, account).instance_type
-        return check_online(self._at(plan.place), plan, instance_type, self._labels)
+        body = Body(plan.request)
+        machines = machines_in(body, machines_of(job, account), account)
+        caps = [getattr(settings, name) for name in CAPS]
+        is_capped = any(caps) and type_of_compute(body.compute_name, account.overlay) is None
+        return check_online(
+            self._at(plan.place), plan, machines.instance_type, self._labels, is_capped=is_capped
+        )
 
     def pin(self, job: AnyJob, settings: AzureML) -> AnyJob:
         """Return the job with the newest versions in place of the labels of environment and data;
@@ -158,6 +190,12 @@ class AzureMLService:
         look = partial(self._status, ref, job) if follow else partial(self.status, ref)
         return follow_log(log, look, on_status, self._pace, to_end=follow)
 
+    def log_after(self, ref: RunRef, mark: Any) -> RunLog:
+        return self._log(ref, self._job(ref), mark=mark)
+
+    def own_metrics(self, ref: RunRef, mark: Any) -> OwnMetrics:
+        return new_values(self._at(ref.place), ref.name, mark)
+
     def stop(self, ref: RunRef) -> None:
         if is_ending(self._job(ref)):
             return
@@ -168,6 +206,9 @@ class AzureMLService:
         except TargetError:
             if not is_ending(self._job(ref)):  # it may have ended between the two requests
                 raise
+
+    def enter(self, ref: RunRef, asked: ExecRequest) -> Session:
+        return enter(self._at(ref.place), self._job(ref), self._environ, asked)
 
     def runs(self, place: str) -> Iterator[ListedRun]:
         """The service lists the newest first, but does not promise the order within a page, so each
@@ -226,9 +267,7 @@ class AzureMLService:
         if job is None:
             return False
         if not _is_ours(job, request):
-            message = f"the workspace already has a different job named `{ref.name}`"
-            hint = f"see it with `cloudtrain status {ref}`, or give your job another name"
-            raise NameTaken(message, hint=hint)
+            raise name_taken("workspace", "job", ref)
         return True
 
     def _status(self, ref: RunRef, job: JsonMapping) -> RunStatus:
@@ -247,7 +286,7 @@ class AzureMLService:
             return {}  # the run history shows a new job with a delay, and may be forbidden
         return details
 
-    def _log(self, ref: RunRef, job: JsonMapping, **only: int | None) -> RunLog:
+    def _log(self, ref: RunRef, job: JsonMapping, **only: Any) -> RunLog:
         return RunLog(self._stores(ref.place), ref.name, Body(job), **only)
 
 

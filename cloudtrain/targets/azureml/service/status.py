@@ -20,7 +20,8 @@ from cloudtrain.errors import TargetError
 from cloudtrain.job.model import format_duration
 from cloudtrain.machines.overlay import Overlay, type_named
 from cloudtrain.machines.table import hourly, over
-from cloudtrain.plans.states import RunState, RunStatus, Transition
+from cloudtrain.plans.progress import RunStatus, Transition
+from cloudtrain.plans.states import RunState
 from cloudtrain.rules.engine import mapping_at, value_at
 from cloudtrain.targets.azureml.reading import Body
 from cloudtrain.targets.azureml.service.logs import LogFile, RunLog

@@ -15,11 +15,12 @@ from math import isfinite
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from cloudtrain.documents import JsonMapping, JsonObject
+from cloudtrain.documents import JsonMapping
 from cloudtrain.documents.archives import archive_of
 from cloudtrain.errors import TargetError, UsageError
 from cloudtrain.job.sweep import Objective
-from cloudtrain.plans.states import LogLine, OnStatus, RunRef, RunState, RunStatus, Trial
+from cloudtrain.plans.progress import LogLine, OnStatus, RunStatus, Trial
+from cloudtrain.plans.states import RunRef, RunState
 from cloudtrain.rules.engine import mapping_at, text_at, value_at
 from cloudtrain.targets.adoption import Original
 from cloudtrain.targets.azureml.adopt.requests import originals_in
@@ -27,6 +28,7 @@ from cloudtrain.targets.azureml.service.blobs import Blobs
 from cloudtrain.targets.azureml.service.client import HISTORY, SUBMIT, SWEEP, Client
 from cloudtrain.targets.azureml.service.service import AzureMLService
 from cloudtrain.targets.azureml.service.status import reason_of, seconds, state_of, status_of
+from cloudtrain.targets.azureml.service.tracking import last_values
 from cloudtrain.targets.azureml.service.transfer import fetch_code
 from cloudtrain.targets.azureml.settings import AzureML, AzureMLAccount, account_of
 from cloudtrain.targets.common.services import NotThere, own_value, refuse_rank, trial_lines
@@ -34,8 +36,6 @@ from cloudtrain.targets.contract import Tuner
 
 _NOT_A_TRIAL = "_preparation"
 """The end of the name of the child that prepares the code for the others."""
-
-_PAGE = 1000
 
 
 class AzureMLTuner(AzureMLService, Tuner):
@@ -77,7 +77,7 @@ class AzureMLTuner(AzureMLService, Tuner):
         rows = [row for row in children if not row["runId"].endswith(_NOT_A_TRIAL)]
         rows.sort(key=lambda row: (len(row["runId"]), row["runId"]))  # `_9` before `_10`
         experiments = {row["experimentId"] for row in rows if row.get("experimentId")}
-        metrics = self._metrics(ref, experiments)
+        metrics = last_values(client, ref.name, experiments)
         return [
             _trial(number, row, metrics.get(row["runId"], {}), objective)
             for number, row in enumerate(rows, 1)
@@ -89,27 +89,6 @@ class AzureMLTuner(AzureMLService, Tuner):
             return None
         goal = str(objective.get("goal", "maximize")).lower()
         return Objective.model_construct(**{goal: objective["primaryMetric"]})
-
-    def _metrics(self, ref: RunRef, experiments: set[str]) -> dict[str, dict[str, float]]:
-        """Map each trial's name to the last values of its metrics."""
-        client = self._at(ref.place)
-        address = client.gateway("mlflow/v2.0", "api/2.0/mlflow/runs/search")
-        query: JsonObject = {
-            "experiment_ids": sorted(experiments),
-            "filter": f"tags.mlflow.parentRunId = '{ref.name}'",
-            "max_results": _PAGE,
-        }
-
-        metrics: dict[str, dict[str, float]] = {}
-        while experiments:  # a sweep that has not started yet has none
-            page = client.post(address, query)
-            for run in page.get("runs") or ():
-                rows = value_at(run, "data", "metrics") or ()
-                metrics[run["info"]["run_id"]] = {row["key"]: float(row["value"]) for row in rows}
-            if not page.get("next_page_token"):
-                break
-            query["page_token"] = page["next_page_token"]
-        return metrics
 
 
 def _trial(

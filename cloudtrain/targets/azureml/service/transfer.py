@@ -23,10 +23,8 @@ from cloudtrain.code.data import DataFile, files_below
 from cloudtrain.code.unpack import DamagedBundle, unpack
 from cloudtrain.documents import JsonMapping, JsonObject
 from cloudtrain.errors import (
-    NothingWritten,
     TargetError,
     TargetUnreachable,
-    UsageError,
     did_you_mean,
 )
 from cloudtrain.plans.plan import Upload
@@ -48,7 +46,7 @@ from cloudtrain.targets.azureml.service.blobs import (
 )
 from cloudtrain.targets.azureml.service.client import CODE, ENVIRONMENT, Client
 from cloudtrain.targets.azureml.service.logs import RunLog, artifact_place
-from cloudtrain.targets.common.archives import landing
+from cloudtrain.targets.common.archives import landing, no_result, nothing_written
 from cloudtrain.targets.common.services import Denied, NotThere
 from cloudtrain.targets.common.transfers import (
     Check,
@@ -244,9 +242,7 @@ def download(blobs: Blobs, job: JsonMapping, path: str, destination: Path) -> li
         files.setdefault(name, file)
 
     if not files and path:
-        names = ", ".join(f"`{name}/`" for name in results.names)
-        message = f"the run wrote nothing to `{path}`"
-        raise NothingWritten(message, hint=f"this run can write to {names}")
+        raise nothing_written(path, results.names)
     return _land(files, destination)
 
 
@@ -310,8 +306,7 @@ class Results:
                 path = path.removeprefix(f"{OUTPUTS}/")
         is_result = any(_overlap(name, path) for name in self.names)
         if not is_result or ".." in path.split("/"):
-            message = f"`{path}` is not a result of the run"
-            raise UsageError(message, hint=did_you_mean(path, self.names), code="CT935")
+            raise no_result(path, did_you_mean(path, self.names))
         return path
 
     def files(self, path: str) -> Iterator[File]:

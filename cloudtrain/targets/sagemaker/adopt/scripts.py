@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path as File
 from typing import Any
@@ -242,31 +241,20 @@ class SageMakerAdopter:
         return File(__file__).with_name("hook.py").read_text(encoding="utf-8")
 
     def home(self, environ: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
-        """Yield the AWS profiles with their regions alone, and the SDK's defaults at the path where
-        it looks for them."""
-        regions = regions_of_profiles(environ)
-        profile = environ.get("AWS_PROFILE") or environ.get("AWS_DEFAULT_PROFILE") or "default"
-        region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION")
-        what = "your AWS region"
-        if not (region or regions.get(profile)):
-            regions[profile] = REGION
-            what = f"{REGION}, because you have set no region"
+        """Yield the files that the script finds in its home: the AWS profiles and the SDK's
+        defaults. Each has a path, a content, and words that say what it is."""
+        yield (".aws/config", *_aws_profiles(environ))
 
-        text = ""
-        for name, own_region in regions.items():
-            text += f'[profile "{name}"]\n{_KEYS}'
-            text += f"region = {own_region}\n" if own_region else "\n"
-        yield ".aws/config", text, what
-
-        home = expand_home(environ.get("HOME") or "~")
-        folder = environ.get("XDG_CONFIG_HOME") or home / ".config"
-        place = File(environ.get("SAGEMAKER_USER_CONFIG_OVERRIDE") or File(folder, "sagemaker"))
-        if place.suffix not in (".yaml", ".yml"):
-            place = place / "config.yaml"
-        with suppress(OSError, Unreadable):
-            clean, hides = _without_secrets(read_text(place).splitlines())
-            words = f"`{place}`{' without its secrets' if hides else ''}"
-            yield ".config/sagemaker/config.yaml", clean, words
+        place = _sdk_defaults(environ)
+        try:
+            text = read_text(place)
+        except (OSError, Unreadable):
+            return
+        clean, has_secrets = _without_secrets(text.splitlines())
+        what = f"`{place}`"
+        if has_secrets:
+            what += " without its secrets"
+        yield ".config/sagemaker/config.yaml", clean, what
 
     def captured(
         self, record: JsonMapping, uploads: Mapping[str, bytes]
@@ -295,6 +283,33 @@ class SageMakerAdopter:
     def reason(self, path: ValuePath) -> str:
         field = str(path[0]) if path else ""
         return str(SDK_TABLES["reasons"].get(field, "a job cannot say this"))
+
+
+def _aws_profiles(environ: Mapping[str, str]) -> tuple[str, str]:
+    """Return a file with your AWS profiles, whose keys are not valid, and what it is. A profile
+    without a region gets one if it is the one in use, because the SDK needs it."""
+    regions = regions_of_profiles(environ)
+    used = environ.get("AWS_PROFILE") or environ.get("AWS_DEFAULT_PROFILE") or "default"
+    region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") or regions.get(used)
+    what = "your AWS region"
+    if not region:
+        regions[used] = REGION
+        what = f"{REGION}, because you have set no region"
+
+    profiles = []
+    for name, own_region in regions.items():
+        line = f"region = {own_region}" if own_region else ""
+        profiles.append(f'[profile "{name}"]\n{_KEYS}{line}\n')
+    return "".join(profiles), what
+
+
+def _sdk_defaults(environ: Mapping[str, str]) -> File:
+    """Return the file with your defaults for the SDK, where the SDK looks for it."""
+    home = expand_home(environ.get("HOME") or "~")
+    folder = File(environ.get("XDG_CONFIG_HOME") or home / ".config")
+    place = File(environ.get("SAGEMAKER_USER_CONFIG_OVERRIDE") or folder / "sagemaker")
+    is_file = place.suffix in (".yaml", ".yml")
+    return place if is_file else place / "config.yaml"
 
 
 def _without_secrets(lines: list[str]) -> tuple[str, bool]:

@@ -231,6 +231,7 @@ def describe_image(
     # full tags contain `sagemaker`; images with short tags in the older repositories are all made
     # for SageMaker
     has_short_tag = "ec2" not in words and repository not in ("pytorch", "tensorflow")
+    inside: JsonObject
     if has_short_tag or "sagemaker" in words:
         inside = _libraries(engine, device, repository)
     else:
@@ -252,7 +253,7 @@ def describe_image(
 
 def packages_of(image: Image) -> Mapping[str, str] | None:
     """Return the packages of an image with their versions, by normalized name; None if AWS has not
-    published its lock. `tools/gen_sagemaker_packages.py` writes the table."""
+    published its lock. `tools/generate/sagemaker_packages.py` writes the table."""
     if image.framework != "pytorch" or image.repository == SMP2_REPOSITORY:
         return None
     line = _line_of(image.version)
@@ -321,7 +322,7 @@ _ADDRESS = (
     r"/(?P<repository>[a-z0-9._/-]+):(?P<tag>[\w.-]+)(?:@sha256:[0-9a-f]+)?"
 )
 
-_WITH_OTHER_TOOLKITS = re.compile(
+_WITH_OTHER_TOOLKITS = (
     r"[^:]*/(mxnet-training|autogluon-training|sagemaker-(mxnet|scikit-learn|xgboost|chainer|"
     r"rl-[a-z-]+)|\S+-trcomp-training)[:@].*"
 )
@@ -334,7 +335,7 @@ def has_other_toolkit(uri: str) -> bool:
     cloudtrain does not know."""
     if image_of_uri(uri) is not None:
         return False
-    return _WITH_OTHER_TOOLKITS.fullmatch(uri) is not None
+    return re.fullmatch(_WITH_OTHER_TOOLKITS, uri) is not None
 
 
 def image_of_uri(uri: str) -> Image | None:
@@ -665,6 +666,10 @@ def _address(query: _Query, row: ImageEntry, tag: str) -> tuple[str, str, str]:
         )
         regions = "one of the "
         near = get_close_matches(region, row.accounts, n=3)
+        if near and not any(region in other.accounts for other in rows(query.framework)):
+            message = f"`{region}` is not a region of AWS, as far as cloudtrain knows"
+            hint = f"did you mean {quoted(near, ' or ')}?"
+            raise JobError([Problem((), message, hint, code="CT034")])
         if near:
             regions = f"{quoted(near)} or another of the "
         hint = f"{_OWN_IMAGE}, or use {regions}{len(row.accounts)} regions that have it"

@@ -219,8 +219,8 @@ def _better_by_entrypoint(job: TrainingJob, image: ChosenImage, package: bool) -
 # * With `torch` on a heterogeneous cluster the SDK drops the groups, so each group would run a
 #   separate torchrun job.
 # * With `smddp` on a heterogeneous cluster the SDK writes the instance type `null`.
-# * The SDK cannot express `processes_per_instance` of `torch`. cloudtrain writes MPI's key, which
-#   the toolkit reads for torchrun too.
+# * The SDK cannot express `processes_per_instance` of `torch` and `smddp`. cloudtrain writes MPI's
+#   key, which the toolkit reads for every launcher.
 
 
 def distribution_pairs(job: TrainingJob, machines: Machines) -> JsonObject:
@@ -276,7 +276,7 @@ def _smddp(distribution: SMDDP, machines: Machines) -> JsonObject:
     }
     if distribution.launch == "torch":
         pairs[keys.TORCH] = True
-    return pairs
+    return pairs | _processes(distribution.processes_per_instance, machines)
 
 
 def _smp(distribution: SMP, machines: Machines) -> JsonObject:

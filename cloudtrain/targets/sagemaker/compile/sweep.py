@@ -17,7 +17,7 @@ from cloudtrain.errors import JobError, Problem, UsageError
 from cloudtrain.job.model import overrides_of
 from cloudtrain.job.sweep import Range, Sweep
 from cloudtrain.plans.plan import CompileContext, Plan
-from cloudtrain.targets.common.compiling import Problems, tuner_plan
+from cloudtrain.targets.common.compiling import OF_ONE_RUN, Problems, tuner_plan
 from cloudtrain.targets.sagemaker.compile.places import place_problems
 from cloudtrain.targets.sagemaker.compile.training import (
     TrainingParts,
@@ -123,6 +123,9 @@ def _tuning_request(sweep: Sweep, name: str, request: JsonMapping) -> JsonObject
         TUNING_MACHINES: only(request[MACHINES], _MACHINES),
         **only(request, _DEFINITION),
     }
+    own = sweep.job.environment.variables
+    shared = [name for name in OF_ONE_RUN if name not in own]
+    definition[VARIABLES] = without(definition.get(VARIABLES, {}), shared)
     return {
         "HyperParameterTuningJobName": name,
         TUNING: _config(sweep),

@@ -18,7 +18,13 @@ from cloudtrain.plans.processes import Processes
 from cloudtrain.rules.engine import mapping_at
 from cloudtrain.runtime.sagemaker_launcher import CONTAINER_ENTRYPOINT
 from cloudtrain.runtime.sagemaker_launcher.arguments import decode_hyperparameters
-from cloudtrain.targets.common.compiling import Problems, resolve_hyperparameters, resolve_text
+from cloudtrain.targets.common.compiling import (
+    Problems,
+    resolve_hyperparameters,
+    resolve_text,
+    stall_variables,
+    tracking_variables,
+)
 from cloudtrain.targets.sagemaker import request as keys
 from cloudtrain.targets.sagemaker.compile.launch import (
     LaunchChoice,
@@ -38,6 +44,7 @@ from cloudtrain.targets.sagemaker.compile.machines import (
 from cloudtrain.targets.sagemaker.compile.places import (
     CHECKPOINT_VARIABLE,
     ISOLATED_BUNDLE,
+    OUTPUT_ROOT,
     bundle_uri,
     channels,
     checkpoint_values,
@@ -209,10 +216,10 @@ def _inputs(parts: TrainingParts) -> list[JsonObject]:
 
 def _variables(parts: TrainingParts) -> dict[str, str]:
     """Return the job's environment variables, and those of its checkpoint."""
-    variables = {
-        name: resolve_text(text, parts.paths)
-        for name, text in parts.job.environment.variables.items()
-    }
+    variables = tracking_variables(parts.job, "sagemaker", OUTPUT_ROOT, keys.RUN_NAME)
+    variables |= stall_variables(parts.job)
+    for name, text in parts.job.environment.variables.items():
+        variables[name] = resolve_text(text, parts.paths)
     checkpoint = parts.job.checkpoint
     if checkpoint is None:
         return variables

@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import re
 import shlex
+import warnings
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from cloudtrain.errors import UsageError
+from cloudtrain.errors import CloudtrainError, UsageError
 from cloudtrain.plans.plan import Plan
+from cloudtrain.runtime.sagemaker_launcher import LAUNCH_KEY
 from cloudtrain.targets.common.export import (
     Call,
     Fields,
@@ -28,6 +30,7 @@ from cloudtrain.targets.common.export import (
     build_arguments,
     python_code,
 )
+from cloudtrain.targets.sagemaker.aws_errors import FailedCall, errors_of_boto3, translate_error
 from cloudtrain.targets.sagemaker.export.distributions import (
     SDK_TABLES,
     StartedScript,
@@ -293,6 +296,12 @@ class SageMakerExports:
 
             plan.to_estimator().fit(**plan.fit_arguments())
 
+        It is the framework's estimator with a `distribution` where the image's toolkit starts the
+        job. Where cloudtrain's own launcher does, for example because the toolkit's shell would
+        break a list among the hyperparameters, it is the SDK's generic `Estimator` without a
+        `distribution`. A Python warning then says so, with the reason, as it does for everything
+        else that the SDK cannot say in its usual way.
+
         If you pass a `sagemaker.Session`, it must use this plan's region. Its configuration must
         set no defaults for training jobs, because the SDK would add them to the request. By
         default, cloudtrain makes a session that reads no configuration files and sends no
@@ -300,10 +309,12 @@ class SageMakerExports:
 
         Raises:
             MissingExtra: the SDK is not installed.
-            TargetError: the SDK cannot express a field of the request; the message names it.
+            TargetError: the SDK cannot express a field of the request; the message names it. Or
+                AWS does not answer the SDK.
+            SettingsError: there is no such AWS profile.
             UsageError: the plan is not for a training job.
         """
-        return build(self._estimator(), session=session)[0]
+        return self._built(self._estimator(), session)
 
     def fit_arguments(self) -> JsonObject:
         """Return the arguments for the estimator's `fit`: inputs, the job's name, and the
@@ -348,10 +359,11 @@ class SageMakerExports:
         Raises:
             MissingExtra: the SDK is not installed.
             TargetError: version 3 cannot express a field of the request, or cannot start the job;
-                the message names it.
+                the message names it. Or AWS does not answer the SDK, which asks IAM about the role.
+            SettingsError: there is no such AWS profile.
             UsageError: the plan is not for a training job.
         """
-        return build(self._trainer(), session=session)[0]
+        return self._built(self._trainer(), session)
 
     def train_arguments(self) -> JsonObject:
         """Return the arguments for the trainer's `train`: the inputs.
@@ -360,8 +372,32 @@ class SageMakerExports:
         """
         return build_arguments(self._trainer())
 
+    def _built(self, program: Program, session: object) -> object:
+        """Return the object that a program makes. Warn the caller of the public method of what is
+        unusual about it."""
+        for note in program.notes:
+            warnings.warn(note, stacklevel=4)
+        try:
+            return build(program, session=session)[0]
+        except CloudtrainError:
+            raise
+        except errors_of_boto3() as error:
+            place = AwsPlace.parse(self._plan.place)
+            call = FailedCall("iam", "SimulatePrincipalPolicy", place.region, place.profile)
+            raise translate_error(error, call) from error
+
     def _estimator(self) -> Program:
-        return estimator_program(*self._training_job())
+        request, region, profile = self._training_job()
+        program = estimator_program(request, region, profile)
+        if LAUNCH_KEY not in request.get(PARAMETERS, {}):
+            return program
+        reason = dict(self._plan.summary).get("launch", "cloudtrain's own launcher")
+        note = (
+            "The SDK's generic `Estimator` sends this job, without a `distribution`, because the "
+            f'job starts through {reason}. With `launch = "toolkit"` under `[sagemaker]`, it would '
+            "be the framework's class, if the image's toolkit can start the job."
+        )
+        return program._replace(notes=(*program.notes, note))
 
     def _trainer(self) -> Program:
         return trainer_program(*self._training_job())

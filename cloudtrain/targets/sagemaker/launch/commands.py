@@ -39,6 +39,23 @@ from cloudtrain.targets.sagemaker.request import (
 
 _SMDDP_PORT = 7592
 
+SMDDPRUN = "smddprun"
+"""The data-parallel library's wrapper of the script."""
+
+SMDDPRUN_VARIABLES = {
+    "RANK": "OMPI_COMM_WORLD_RANK",
+    "LOCAL_RANK": "OMPI_COMM_WORLD_LOCAL_RANK",
+    "WORLD_SIZE": "OMPI_COMM_WORLD_SIZE",
+    "SMDATAPARALLEL_LOCAL_RANK": "OMPI_COMM_WORLD_LOCAL_RANK",
+}
+"""The variables that `smddprun` sets for torch.distributed, each with mpirun's variable of the same
+value.
+
+That it sets such variables stands in AWS's developer guide (launcher options of the data-parallel
+library). Which ones follows from the scripts that read them: AWS's MNIST example, and the Trainer
+of Hugging Face.
+"""
+
 
 def _mpi(setup: HostSetup) -> ToolkitCommand:
     """Return the mpirun call with which the master starts an MPI job (hyperparameter
@@ -124,7 +141,7 @@ def _smddp(setup: HostSetup) -> ToolkitCommand:
         *_efa(setup, instance_type, provider=False),
         *_export_options(*server),
     )  # fmt: skip
-    wrapper = ("smddprun",) if setup.container.smddprun else ()
+    wrapper = (SMDDPRUN,) if setup.container.smddprun else ()
     return _mpirun(setup, options, wrapper, ranks)
 
 
@@ -264,6 +281,12 @@ class ToolkitCommand(NamedTuple):
     ranks: int = 1
     exports: Mapping[str, str] = {}
     error: str | None = None
+
+    @property
+    def copies(self) -> Mapping[str, str]:
+        """The variables that a wrapper sets in each rank, each with mpirun's variable of the same
+        value."""
+        return SMDDPRUN_VARIABLES if self.program[:1] == (SMDDPRUN,) else {}
 
 
 def command(setup: HostSetup) -> ToolkitCommand:

@@ -51,6 +51,8 @@ class HostSetup:
         root: the folder that replaces `/opt/ml`.
         package: whether the bundle's top folder contains a `setup.py`, which makes the script a
             module.
+        default_processes: number of ranks where the request names none. Default: the toolkit's, one
+            for each accelerator.
     """
 
     request: Request
@@ -61,6 +63,7 @@ class HostSetup:
     cpus: int | None = None
     root: str = ROOT
     package: bool = False
+    default_processes: int | None = None
 
     @cached_property
     def start(self) -> Start:
@@ -134,7 +137,8 @@ class HostSetup:
     @property
     def processes(self) -> int:
         """Return the number of ranks that torchrun or mpirun starts on this host."""
-        count = self.start.settings.get(PROCESSES, self.gpus or self.neurons or 1)
+        default = self.default_processes or self.gpus or self.neurons or 1
+        count = self.start.settings.get(PROCESSES, default)
         return int(count) if count else 0
 
 

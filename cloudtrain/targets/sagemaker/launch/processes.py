@@ -232,6 +232,7 @@ def _ranks(host: _HostCommand, by_name: Mapping[str, Host]) -> Iterator[Alike]:
             where=where,
             slots=setup.processes,
             exports=exports,
+            copies=command.copies,
         )
     elif command.role == "torchrun":
         env: dict[str, str] = {}

@@ -27,7 +27,7 @@ Kind = Literal["python", "package", "shell"]
 _SHELL_NAMES_SINCE = (5, 1, 2)
 _QUOTED_ONCE_SINCE = (5, 1, 3)
 _ALL_NAMES_SINCE = (5, 1, 4)
-_NAME = re.compile(r"[A-Za-z0-9._][A-Za-z0-9._+-]*(/[A-Za-z0-9._+-]+)*")
+_NAME = r"[A-Za-z0-9._][A-Za-z0-9._+-]*(/[A-Za-z0-9._+-]+)*"
 
 
 def kind_of(entry_point: str, *, package: bool = False) -> Kind:
@@ -77,7 +77,7 @@ def is_plain_name(name: str) -> bool:
     leaves unchanged."""
     if {".", ".."} & set(name.split("/")):
         return False
-    return _NAME.fullmatch(name) is not None
+    return re.fullmatch(_NAME, name) is not None
 
 
 def name_refusal(setup: HostSetup) -> str | None:
@@ -104,7 +104,7 @@ _PIECE = (
 )
 """A part of a word in which a shell does no more than remove quotes and backslashes."""
 _WORD = re.compile(rf"(?!~)(?:{_PIECE})+(?![^ \t])", re.DOTALL)
-_ESCAPED_IN_QUOTES = re.compile(r'\\(?:\n|([$`"\\]))')
+_ESCAPED_IN_QUOTES = r'\\(?:\n|([$`"\\]))'
 _PAIRS = (("[", "]"), ("{", "}"))
 """Pairs of brackets and braces, which a shell expands if both characters are in one word."""
 
@@ -189,4 +189,4 @@ def _is_expanded(bare: str) -> bool:
 def _unquoted(piece: re.Match[str]) -> str:
     """Return the text of a matched `_PIECE` without its quotes and escapes."""
     text: str = piece[piece.lastgroup or 0]
-    return _ESCAPED_IN_QUOTES.sub(r"\1", text) if piece.lastgroup == "double" else text
+    return re.sub(_ESCAPED_IN_QUOTES, r"\1", text) if piece.lastgroup == "double" else text

@@ -10,6 +10,7 @@ from cloudtrain.errors import InPlace
 from cloudtrain.plans.plan import Level
 from cloudtrain.rules.engine import (
     Fault,
+    Nature,
     Subject,
     ValuePath,
     mapping_at,
@@ -318,7 +319,7 @@ def _addresses(subject: Subject) -> Iterator[tuple[ValuePath, str]]:
 # Rules about the network of a SageMaker job (VPC, isolation, encryption) and about the profiler.
 
 
-@rule("SM701", Level.ERROR)
+@rule("SM701", Level.ERROR, Nature.FACT)
 def half_a_network(subject: Subject) -> Iterator[Fault]:
     """The target's settings have subnets but no security groups, or security groups but no subnets.
 
@@ -384,6 +385,16 @@ def address_without_network(subject: Subject) -> Iterator[Fault]:
             message = f"the container has no network, and cannot reach `{value}`"
             hint = f"make it an input, and write `{name}: ${{{{inputs.NAME}}}}`"
             yield Fault(message, hint, ("hyperparameters", name))
+    tracking = subject.job.tracking
+    if tracking is None:
+        return
+    if tracking.mlflow is not None and tracking.mlflow.of("sagemaker"):
+        message = "the container has no network, and cannot reach the tracking server"
+        hint = "remove `mlflow`, or write `tensorboard: true` or `wandb: offline`"
+        yield Fault(message, hint, ("tracking", "mlflow"))
+    if tracking.wandb == "online":
+        message = "the container has no network, and cannot reach Weights & Biases"
+        yield Fault(message, "write `wandb: offline`", ("tracking", "wandb"))
 
 
 @rule("SM704", Level.WARNING)

@@ -3,6 +3,7 @@ or changes."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from datetime import date
 
@@ -275,20 +276,30 @@ def _undivided(subject: Subject, what: str, size: int, *names: str) -> Iterator[
         yield Fault(message, f"set `{'.'.join(path)}` to {fits}", path)
 
 
+_OF_RANKS = (
+    "partitions", "pipeline_parallel_degree", "tensor_parallel_degree",
+    "sharded_data_parallel_degree",
+)  # fmt: skip
+"""The parameters of SMP that divide the job's processes into groups."""
+
+
 @rule("SM329", Level.ERROR)
 def smp_partitions(subject: Subject) -> Iterator[Fault]:
     """The job's processes cannot hold whole copies of the model.
 
     Version 1 of SMP splits the model into `partitions` (`pipeline_parallel_degree`) parts, and all
     processes of the job into groups of one process for each part (sagemaker SDK,
-    doc/api/training/smd_model_parallel_general.rst).
+    doc/api/training/smd_model_parallel_general.rst). The same holds for `tensor_parallel_degree`
+    and `sharded_data_parallel_degree`.
     """
     ranks = Processes.of(subject.plan.processes).ranks.total()
     what = f"the job has {plural(ranks, 'process')}, which"
-    yield from _undivided(subject, what, ranks, "partitions", "pipeline_parallel_degree")
+    yield from _undivided(subject, what, ranks, *_OF_RANKS)
 
 
-_BATCH = ("batch_size", "train_batch_size", "per_device_train_batch_size")
+_BATCH = re.compile(r"(?:(?:global|train|training|mini|per_device(?:_train)?)_)*batch(?:_size)?")
+"""The names of options with the size of a batch. A global batch, which the processes share, cannot
+be divided if each one's part can."""
 
 
 @rule("SM330", Level.WARNING)
@@ -296,12 +307,12 @@ def smp_microbatches(subject: Subject) -> Iterator[Fault]:
     """SMP cannot divide a batch into its microbatches.
 
     Version 1 of SMP divides each batch into `microbatches` parts of the same size. cloudtrain takes
-    the size of a batch from the hyperparameter `batch_size`, `train_batch_size` or
-    `per_device_train_batch_size`.
+    the size of a batch from the hyperparameter `batch_size`, `train_batch_size`,
+    `per_device_train_batch_size`, `global_batch_size` or `global_batch`, also without `_size`.
     """
-    for name, value in subject.job.hyperparameters.items():
+    for name, value in subject.reading.parameters.items():
         batch = positive_count(value)
-        if batch and name.replace("-", "_") in _BATCH:
+        if batch and _BATCH.fullmatch(name.replace("-", "_")):
             what = f"`{name}` is {batch}, which"
             yield from _undivided(subject, what, batch, "microbatches")
 

@@ -15,6 +15,7 @@ from cloudtrain.plans.processes import Processes
 from cloudtrain.rules import machines as shared
 from cloudtrain.rules.engine import (
     Fault,
+    Nature,
     Subject,
     ValuePath,
     mapping_at,
@@ -262,7 +263,7 @@ def group_names_repeat(subject: Subject) -> Iterator[Fault]:
             yield Fault(message, InPlace(f"call one `{name}-{number}`"), path)
 
 
-@rule("SM212", Level.ERROR)
+@rule("SM212", Level.ERROR, Nature.FACT)
 def unknown_group(subject: Subject) -> Iterator[Fault]:
     """The job names an instance group that it does not have.
 
@@ -508,9 +509,9 @@ def _preferences(subject: Subject) -> list[MachineGroup]:
 def fewer_processes_than_gpus(subject: Subject) -> Iterator[Fault]:
     """An instance has more GPUs than processes.
 
-    A process uses one GPU, unless the script itself uses more. You pay for the other GPUs, and they
-    stay idle. cloudtrain counts the processes that the container will start, including overrides
-    and the toolkit's own rules.
+    A process uses one GPU, unless the script itself uses more, with `cuda:1`, `DataParallel` or
+    `device_map`. You pay for the other GPUs, and they stay idle. cloudtrain counts the processes
+    that the container will start, including overrides and the toolkit's own rules.
     """
     if not any(distribution_ignored(subject)):
         yield from shared.fewer_processes_than_gpus(subject)

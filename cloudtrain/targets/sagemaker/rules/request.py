@@ -13,9 +13,10 @@ from cloudtrain.plans.plan import Level
 from cloudtrain.rules import machines as shared
 from cloudtrain.rules.engine import (
     Fault,
+    Nature,
     Subject,
     ValuePath,
-    about_money,
+    mapping_at,
     rows_at,
     rule,
     text_at,
@@ -24,9 +25,11 @@ from cloudtrain.rules.engine import (
 from cloudtrain.targets.sagemaker import fields
 from cloudtrain.targets.sagemaker.catalogue.images import registries
 from cloudtrain.targets.sagemaker.catalogue.shapes import ShapeViolation, violations
+from cloudtrain.targets.sagemaker.compile.machines import DEFAULT_VOLUME_GIB
 from cloudtrain.targets.sagemaker.plan import PROCESSING, RUN_TAG, TRAINING
 from cloudtrain.targets.sagemaker.reading import read
 from cloudtrain.targets.sagemaker.request import JsonMapping
+from cloudtrain.targets.settings import CAPS
 
 _WANTED = {
     "role": (
@@ -37,18 +40,16 @@ _WANTED = {
     "bucket": ("no S3 bucket is configured for code and outputs", 'bucket = "NAME"'),
 }  # fmt: skip
 
-_ROLE = re.compile(
-    r"arn:(?P<partition>aws[a-z-]*):iam::(?P<account>\d{12}):role/?[\w+=,.@/-]+", re.ASCII
-)
-_ASSUMED = re.compile(r"arn:(aws[a-z-]*):sts::(\d{12}):assumed-role/([^/]+)/.*")
-_REGION = re.compile(r"[a-z]{2,4}(-[a-z]+)+-\d+")
-_ZONE = re.compile(r"([a-z]{2,4}(?:-[a-z]+)+-\d+)[a-z]")
-_BUCKET = re.compile(r"(?!xn--|sthree-)[a-z0-9](?:[a-z0-9-]|\.(?!\.)){1,61}[a-z0-9]")
-_LEGACY_BUCKET = re.compile(r"[A-Za-z0-9._-]{3,255}")
+_ROLE = r"(?a)arn:(?P<partition>aws[a-z-]*):iam::(?P<account>\d{12}):role/?[\w+=,.@/-]+"
+_ASSUMED = r"arn:(aws[a-z-]*):sts::(\d{12}):assumed-role/([^/]+)/.*"
+_REGION = r"[a-z]{2,4}(-[a-z]+)+-\d+"
+_ZONE = r"([a-z]{2,4}(?:-[a-z]+)+-\d+)[a-z]"
+_BUCKET = r"(?!xn--|sthree-)[a-z0-9](?:[a-z0-9-]|\.(?!\.)){1,61}[a-z0-9]"
+_LEGACY_BUCKET = r"[A-Za-z0-9._-]{3,255}"
 """Bucket names that us-east-1 allowed until 2018; existing buckets keep them."""
 
-_ADDRESS = re.compile(r"\d+\.\d+\.\d+\.\d+")
-_REGISTRY = re.compile(r"\d{12}\.dkr\.ecr\.(?P<region>[a-z0-9-]+)\.[a-z.-]+/.+")
+_ADDRESS = r"\d+\.\d+\.\d+\.\d+"
+_REGISTRY = r"\d{12}\.dkr\.ecr\.(?P<region>[a-z0-9-]+)\.[a-z.-]+/.+"
 
 _PARTITIONS = {
     "cn": "aws-cn", "us-gov": "aws-us-gov", "us-iso": "aws-iso", "us-isob": "aws-iso-b",
@@ -59,7 +60,7 @@ _PARTITIONS = {
 `aws`."""
 
 
-@rule("SM101", Level.ERROR)
+@rule("SM101", Level.ERROR, Nature.FACT, needs_request=False)
 def account_incomplete(subject: Subject) -> Iterator[Fault]:
     """The role, region or bucket is not configured.
 
@@ -81,7 +82,7 @@ def account_incomplete(subject: Subject) -> Iterator[Fault]:
         yield Fault(message, f"add `{line}` under `[sagemaker]` in `cloudtrain.toml`")
 
 
-@rule("SM102", Level.ERROR)
+@rule("SM102", Level.ERROR, Nature.FACT)
 def role_is_no_role(subject: Subject) -> Iterator[Fault]:
     """The execution role is not a valid ARN of an IAM role.
 
@@ -89,11 +90,11 @@ def role_is_no_role(subject: Subject) -> Iterator[Fault]:
     and the ARN of a session that assumed the role.
     """
     role = text_at(subject.plan.request, "RoleArn")
-    if "role" in subject.account.missing or _ROLE.fullmatch(role):
+    if "role" in subject.account.missing or re.fullmatch(_ROLE, role):
         return
 
     arn = "arn:aws:iam::ACCOUNT:role/NAME"
-    assumed = _ASSUMED.fullmatch(role)
+    assumed = re.fullmatch(_ASSUMED, role)
     if assumed:
         arn = f"arn:{assumed[1]}:iam::{assumed[2]}:role/{assumed[3]}"
     elif re.fullmatch(r"[\w+=,.@-]+", role):
@@ -117,7 +118,7 @@ def role_of_another_partition(subject: Subject) -> Iterator[Fault]:
         if account.region.startswith(f"{start}-"):
             own = partition
 
-    role = _ROLE.fullmatch(text_at(subject.plan.request, "RoleArn"))
+    role = re.fullmatch(_ROLE, text_at(subject.plan.request, "RoleArn"))
     if role is not None and role["partition"] != own:
         of_role = role["partition"]
         message = (
@@ -128,17 +129,17 @@ def role_of_another_partition(subject: Subject) -> Iterator[Fault]:
         yield Fault(message, hint)
 
 
-@rule("SM104", Level.ERROR)
+@rule("SM104", Level.ERROR, Nature.FACT)
 def region_misspelt(subject: Subject) -> Iterator[Fault]:
     """The name of the region is not valid.
 
     Region names look like `eu-west-1`. With an invalid name, cloudtrain cannot connect to AWS.
     """
     region = subject.account.region
-    if "region" in subject.account.missing or _REGION.fullmatch(region):
+    if "region" in subject.account.missing or re.fullmatch(_REGION, region):
         return
 
-    zone = _ZONE.fullmatch(region)
+    zone = re.fullmatch(_ZONE, region)
     if zone:
         hint = f'write `region = "{zone[1]}"`'
         yield Fault(f"`{region}` is an availability zone", hint)
@@ -150,7 +151,7 @@ def region_misspelt(subject: Subject) -> Iterator[Fault]:
     yield Fault(f"`{region}` is not a region", did_you_mean(region, regions))
 
 
-@rule("SM105", Level.ERROR)
+@rule("SM105", Level.ERROR, Nature.FACT)
 def bucket_name(subject: Subject) -> Iterator[Fault]:
     """The name of the bucket is not valid.
 
@@ -205,12 +206,12 @@ def image_of_another_region(subject: Subject) -> Iterator[Fault]:
     region = subject.account.region
     if "region" in subject.account.missing:
         return
-    if not _REGION.fullmatch(region):
+    if not re.fullmatch(_REGION, region):
         return
 
     request = subject.plan.request
     uri = text_at(request, "AlgorithmSpecification", "TrainingImage")
-    match = _REGISTRY.fullmatch(uri or text_at(request, "AppSpecification", "ImageUri"))
+    match = re.fullmatch(_REGISTRY, uri or text_at(request, "AppSpecification", "ImageUri"))
     if match and match["region"] != region:
         message = f"the image is in `{match['region']}`, and the job runs in `{region}`"
         hint = f"use the copy of the image in `{region}`, or make one"
@@ -219,9 +220,9 @@ def image_of_another_region(subject: Subject) -> Iterator[Fault]:
 
 def is_bucket(name: str, region: str) -> bool:
     """Return whether a bucket in the region can have this name."""
-    if region == "us-east-1" and _LEGACY_BUCKET.fullmatch(name):
+    if region == "us-east-1" and re.fullmatch(_LEGACY_BUCKET, name):
         return True
-    return bool(_BUCKET.fullmatch(name)) and not _ADDRESS.fullmatch(name)
+    return bool(re.fullmatch(_BUCKET, name)) and not re.fullmatch(_ADDRESS, name)
 
 
 # Rules about the whole request: fields that the service's API model forbids, and overrides that
@@ -437,8 +438,7 @@ def default_runtime(subject: Subject) -> Iterator[Fault]:
     return shared.no_limit(subject, "SageMaker's default")
 
 
-@rule("SM412", Level.ERROR)
-@about_money
+@rule("SM412", Level.ERROR, Nature.CAP)
 def over_budget(subject: Subject) -> Iterator[Fault]:
     """This could spend more than your cap.
 
@@ -451,7 +451,7 @@ def over_budget(subject: Subject) -> Iterator[Fault]:
     return shared.over_budget(subject)
 
 
-rule("SM413", Level.ERROR)(shared.budget_without_price)
+rule("SM413", Level.ERROR, Nature.CAP)(shared.budget_without_price)
 
 
 @rule("SM414", Level.NOTICE)
@@ -466,3 +466,29 @@ def warm_pool_costs(subject: Subject) -> Iterator[Fault]:
         message = f"after the job, the warm pool costs up to ${pool:,.2f}"
         hint = "remove `keep_alive` from the target's settings if no other job follows"
         yield Fault(message, hint)
+
+
+@rule("SM415", Level.NOTICE)
+def volume_beside_cap(subject: Subject) -> Iterator[Fault]:
+    """Your cap does not count the volume of the instances.
+
+    SageMaker bills every gigabyte of a volume while the job runs, and while its warm pool waits.
+    cloudtrain has no price list of volumes, so the cost in a plan, `max_cost` and
+    `max_cost_per_day` are about the instances alone. The notice appears if `volume_size` is more
+    than the default. Types with local disks have no volume.
+    """
+    capped = [name for name in CAPS if getattr(subject.settings, name) is not None]
+    groups = subject.reading.machines.groups
+    has_volume = any(group.known is None or not group.known.nvme_gb for group in groups)
+    if not capped or not has_volume:
+        return
+    for place in ((fields.MACHINES,), fields.CLUSTER):
+        size = mapping_at(subject.plan.request, *place).get("VolumeSizeInGB")
+        if isinstance(size, int) and size > DEFAULT_VOLUME_GIB:
+            message = (
+                f"`{capped[0]}` does not count the volumes of {size:,} GiB, because cloudtrain "
+                "knows no price of them"
+            )
+            hint = "ask for no more than the data needs, or read it with `mode: mount`"
+            path = subject.reading.override_of(*place, "VolumeSizeInGB")
+            yield Fault(message, hint, path or ("resources", "volume_size"))

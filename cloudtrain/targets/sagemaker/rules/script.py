@@ -7,10 +7,11 @@ import shlex
 from collections.abc import Iterator
 from posixpath import normpath
 
-from cloudtrain.errors import InPlace
+from cloudtrain.errors import InPlace, ValuePath, quoted
 from cloudtrain.job.distribution import SMP
+from cloudtrain.job.syntax import read_use
 from cloudtrain.plans.plan import Level
-from cloudtrain.rules.engine import Fault, Subject, mapping_at, rule
+from cloudtrain.rules.engine import Fault, Subject, mapping_at, positive_count, rule
 from cloudtrain.rules.facts import read_requirements
 from cloudtrain.runtime.sagemaker_launcher.arguments import text_of
 from cloudtrain.runtime.torchrun_words import misread
@@ -335,6 +336,75 @@ def reserved_parameter(subject: Subject) -> Iterator[Fault]:
         elif name == "mp_parameters" and isinstance(subject.reading.distribution, SMP):
             message = "`mp_parameters` are overwritten by `distribution.parameters`"
             yield Fault(message, "write them under `distribution.parameters`", path)
+
+
+_SMP_MODULES = {1: "smdistributed.modelparallel", 2: "torch.sagemaker"}
+
+_SMP_APPLIED_BY = {
+    1: {
+        "partitions": ("DistributedModel",),
+        "pipeline_parallel_degree": ("DistributedModel",),
+        "microbatches": ("step",),
+        "tensor_parallel_degree": ("tensor_parallelism", "set_tensor_parallelism", "nn"),
+        "fp16": ("DistributedOptimizer",),
+        "bf16": ("DistributedOptimizer",),
+        "shard_optimizer_state": ("DistributedOptimizer",),
+        "sharded_data_parallel_degree": ("DistributedOptimizer",),
+        "prescaled_batch": ("rdp_rank", "rdp_size"),
+        "offload_activations": ("set_activation_checkpointing", "checkpoint"),
+        "delayed_parameter_initialization": ("delay_param_initialization", "model_creation"),
+    },
+    2: {
+        "hybrid_shard_degree": ("FSDP", "FullyShardedDataParallel", "fully_shard"),
+        "tensor_parallel_degree": ("transform",),
+        "expert_parallel_degree": ("transform",),
+        "context_parallel_degree": ("transform",),
+        "sm_activation_offloading": ("offload_wrapper",),
+    },
+}
+"""The names that apply a parameter of each version of SMP, one of which a script must use (AWS's
+developer guide: model parallel library, and its examples for GPT-2 and Llama)."""
+
+
+@rule("SM335", Level.WARNING)
+def smp_parameters_ignored(subject: Subject) -> Iterator[Fault]:
+    """The script does not apply a parameter of SMP.
+
+    SMP only acts through the script: it calls `smp.init()`, and marks what is to be parallel, such
+    as layers with `smp.tensor_parallelism()`. Otherwise the parameter is ignored, and every process
+    keeps a whole model. The rule reads the script and its own modules. It is silent if they use a
+    `Trainer` of another library, which may apply SMP itself, or run code that they do not show.
+    """
+    smp = subject.reading.distribution
+    if not isinstance(smp, SMP) or not subject.syntax.words:
+        return
+    module = _SMP_MODULES[smp.version]
+    use = read_use(subject.syntax.words, module)
+    active = [name for name, value in smp.parameters.items() if _is_active(value)]
+    if not use.is_certain:
+        return
+
+    path: ValuePath = ("distribution", "parameters")
+    script = f"`{subject.script}`"
+    missing = f"never imports `{module}`"
+    if use.is_imported:
+        missing = "never calls its `init()`"
+    if active and "init" not in use.names:
+        hint = "use the library in the script, or write `distribution: {type: torch}`"
+        yield Fault(f"{script} {missing}, so it ignores {quoted(active)}", hint, path)
+        return
+    for name in active:
+        appliers = _SMP_APPLIED_BY[smp.version].get(name)
+        if appliers and use.names.isdisjoint(appliers):
+            message = f"{script} never uses `{appliers[0]}`, so it ignores `{name}`"
+            hint = f"remove `{name}`, or apply it in the script with `{module}`"
+            yield Fault(message, hint, (*path, name))
+
+
+def _is_active(value: object) -> bool:
+    """Return whether the value of a parameter of SMP asks the script for something: a flag that is
+    set, or a number of parts."""
+    return value is True or (positive_count(value) or 0) > 1
 
 
 @rule("SM603", Level.WARNING)

@@ -15,8 +15,9 @@ from heapq import heapify, heappop, heappush
 from typing import Any
 
 from cloudtrain.machines.overlay import Overlay, type_named
-from cloudtrain.plans.states import LogLine
-from cloudtrain.targets.common.services import Log, NotThere
+from cloudtrain.plans.progress import LogLine
+from cloudtrain.signals.log import Log
+from cloudtrain.targets.common.services import NotThere
 from cloudtrain.targets.sagemaker.reading import Start
 from cloudtrain.targets.sagemaker.request import (
     PROCESSES,
@@ -82,11 +83,12 @@ _HOST = re.compile(r"algo-(?P<number>\d+)(?:-\d+)?$")
 class Stream:
     """One log stream, read page by page."""
 
-    def __init__(self, clients: Clients, group: str, name: str) -> None:
+    def __init__(self, clients: Clients, group: str, name: str, token: str | None = None) -> None:
         self.name = name
+        self.token = token
+        """Where the events go on that were not read yet."""
         self._clients = clients
         self._where = {"logGroupName": group, "logStreamName": name}
-        self._token: str | None = None
         self._read: deque[JsonObject] = deque()
 
     @property
@@ -99,15 +101,15 @@ class Stream:
         """Return the time of the next event in milliseconds since the epoch; None if there is no
         event yet."""
         while not self._read:
-            token = {"nextToken": self._token} if self._token else {}
+            token = {"nextToken": self.token} if self.token else {}
             page = self._clients.call(
                 "logs", "get_log_events", **self._where, startFromHead=True, **token
             )
             following = page["nextForwardToken"]
-            if following == self._token:  # an unchanged token means that no more events exist yet
+            if following == self.token:  # an unchanged token means that no more events exist yet
                 return None
             self._read.extend(page["events"])
-            self._token = following
+            self.token = following
         return int(self._read[0]["timestamp"])
 
     def take(self) -> JsonObject:
@@ -122,7 +124,7 @@ class Stream:
         return [event["message"] for event in page["events"]]
 
 
-class JobLog(Log):
+class JobLog(Log[LogLine]):
     """All streams of one job. `new_lines` yields the lines that arrived since its last call."""
 
     def __init__(
@@ -133,17 +135,24 @@ class JobLog(Log):
         *,
         ranks: Mapping[int, range],
         instance: int | None = None,
+        mark: Mapping[str, str] | None = None,
     ) -> None:
         self._clients = clients
         self._group = group
         self._job = job
         self._ranks = ranks
         self._instance = instance
+        self._tokens = mark or {}
         self._streams: dict[str, Stream] = {}
 
     @property
     def streams(self) -> list[Stream]:
         return list(self._streams.values())
+
+    @property
+    def mark(self) -> dict[str, str]:
+        """The token of each stream. CloudWatch knows a token for 24 hours."""
+        return {name: stream.token for name, stream in self._streams.items() if stream.token}
 
     def tail(self, stream: Stream, count: int) -> list[LogLine]:
         """Return the lines of a stream's last `count` events."""
@@ -166,7 +175,8 @@ class JobLog(Log):
             for page in pages:
                 for row in page["logStreams"]:
                     name = row["logStreamName"]
-                    stream = Stream(self._clients, self._group, name)
+                    token = self._tokens.get(name)
+                    stream = Stream(self._clients, self._group, name, token)
                     if self._instance in (None, stream.instance):
                         self._streams.setdefault(name, stream)
         except NotThere:

@@ -12,7 +12,12 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from cloudtrain.errors import CloudtrainError, MissingExtra, TargetError, TargetUnreachable
+from cloudtrain.errors import (
+    CloudtrainError,
+    MissingExtra,
+    TargetError,
+    TargetUnreachable,
+)
 from cloudtrain.machines.overlay import Refreshed, write_refreshed
 from cloudtrain.machines.table import instance_named
 from cloudtrain.plans.plan import Finding, Plan
@@ -23,7 +28,7 @@ from cloudtrain.targets.common.services import Deadline, Denied, NotThere, check
 from cloudtrain.targets.sagemaker.plan import S3Uri
 from cloudtrain.targets.sagemaker.request import JsonMapping
 from cloudtrain.targets.sagemaker.service.clients import Clients
-from cloudtrain.targets.sagemaker.settings import account_id
+from cloudtrain.targets.sagemaker.settings import ASKED, account_id
 
 _SERVICE = "sagemaker.amazonaws.com"
 
@@ -53,25 +58,28 @@ def check(clients: Clients, plan: Plan) -> list[Finding]:
     try:
         answers = deadline.answers([lambda: clients.call("sts", "get_caller_identity")])
     except TargetUnreachable as error:
-        return [finding_of("SM902", f"the account could not be asked: {error.message}", error.hint)]
+        message = f"the account could not be asked about {ASKED}: {error.message}"
+        return [finding_of("SM902", message, error.hint)]
     except MissingExtra:
         raise  # `--ignore` cannot help here
     except CloudtrainError as error:
         return [finding_of("SM901", error.message, error.hint)]
     if not answers:
-        return [_too_late("AWS did not say whose the credentials are", deadline)]
+        what = f"asked about {ASKED}, AWS did not say whose the credentials are"
+        return [_too_late(what, deadline)]
 
     account = answers[0]["Account"]
     context = CheckContext(clients, plan, clients.region() or "", account)
     checks = _checks(plan)
-    results = deadline.answers([partial(_run_check, one, context) for one in checks])
+    questions = [partial(_run_check, about, one, context) for about, one in checks.items()]
+    results = dict(deadline.answers(questions))
 
     findings: list[Finding] = []
-    for result in results:
+    for result in results.values():
         findings += result
-    late = len(checks) - len(results)
+    late = [about for about in checks if about not in results]
     if late:
-        what = f"{late} of {len(checks)} questions to AWS had no answer"
+        what = f"AWS gave no answer about {', '.join(late)}"
         findings.append(_too_late(what, deadline))
     return findings
 
@@ -86,21 +94,22 @@ def _too_late(what: str, deadline: Deadline[Any]) -> Finding:
     return finding_of("SM902", message, hint)
 
 
-def _checks(plan: Plan) -> list[Check]:
-    """Return one function for each check, so that all checks can run in parallel."""
-    checks: list[Check] = [_role, _quota]
+def _checks(plan: Plan) -> dict[str, Check]:
+    """Map what each check is about to its function, so that all checks can run in parallel."""
+    checks: dict[str, Check] = {"the role": _role, "the quota": _quota}
     secrets = references(plan.request.get("Environment", {}))
     for name, place in secrets.items():
-        checks.append(partial(_secret, name, place))
+        checks[f"the secret `{name}`"] = partial(_secret, name, place)
     for bucket, path in _buckets(plan).items():
-        checks.append(partial(_bucket, bucket, path))
+        checks[f"the bucket `{bucket}`"] = partial(_bucket, bucket, path)
 
     data = [upload for upload in plan.uploads if upload.kind == "data"]
     folders = tuple(f"{upload.destination}/" for upload in data)
     for name, uri in _inputs(plan.request):
         is_uploaded = f"{uri}/".startswith(folders)  # only by the submit, so it is not there yet
         if not is_uploaded and name != "code":
-            checks.append(partial(_input, uri, ("inputs", name, "sagemaker")))
+            path = ("inputs", name, "sagemaker")
+            checks[f"the input `{name}`"] = partial(_input, uri, path)
     return checks
 
 
@@ -116,15 +125,15 @@ def _inputs(request: JsonMapping) -> Iterator[tuple[str, str]]:
             yield item["InputName"], place["S3Uri"]
 
 
-def _run_check(one: Check, context: CheckContext) -> list[Finding]:
-    """Return the findings of one check, or one warning if it failed."""
+def _run_check(about: str, one: Check, context: CheckContext) -> tuple[str, list[Finding]]:
+    """Return what one check is about, and its findings, or one warning if it failed."""
     try:
-        return list(one(context))
+        return about, list(one(context))
     except TargetError as error:
         message = error.message
         if isinstance(error, Denied | TargetUnreachable):
-            message = f"not everything could be looked at: {message}"
-        return [finding_of("SM902", message, error.hint)]
+            message = f"AWS could not be asked about {about}: {message}"
+        return about, [finding_of("SM902", message, error.hint)]
 
 
 def _role(context: CheckContext) -> Iterator[Finding]:
@@ -273,6 +282,10 @@ def _quota(context: CheckContext) -> Iterator[Finding]:
                 yield _too_few(quota, count)
         if not counts:
             return  # the other pages have only quotas of other types
+    for name, count in counts.items():
+        message = f"AWS lists no quota `{name}`, so it is not known whether you may use {count}"
+        hint = "look in the console, under Service Quotas: Amazon SageMaker"
+        yield finding_of("SM902", message, hint, ("resources", "instance_count"))
 
 
 def _too_few(quota: JsonMapping, count: int) -> Finding:

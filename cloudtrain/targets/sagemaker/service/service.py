@@ -12,28 +12,42 @@ from datetime import datetime, timezone
 from functools import cache, partial
 from heapq import merge
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cloudtrain.documents.document import load_table
-from cloudtrain.errors import NameTaken, SettingsError, TargetError, TargetUnreachable, UsageError
+from cloudtrain.errors import (
+    NameTaken,
+    SettingsError,
+    TargetError,
+    TargetUnreachable,
+    UsageError,
+)
 from cloudtrain.job.model import format_duration
 from cloudtrain.job.training import TrainingJob
 from cloudtrain.machines.overlay import Overlay, type_named, user_overlay
 from cloudtrain.machines.table import InstanceType, hourly, over
 from cloudtrain.plans.plan import Finding, Plan, Upload
-from cloudtrain.plans.states import (
-    ListedRun,
-    LogLine,
-    OnStatus,
-    RunRef,
-    RunState,
-    RunStatus,
-    Transition,
+from cloudtrain.plans.progress import ListedRun, LogLine, OnStatus, RunStatus, Transition
+from cloudtrain.plans.states import RunRef, RunState
+from cloudtrain.signals.readers.fields import Scalar
+from cloudtrain.targets.common.services import (
+    Denied,
+    NotThere,
+    Pace,
+    contains,
+    follow_log,
+    name_taken,
+    why_unasked,
 )
-from cloudtrain.targets.common.services import Denied, NotThere, Pace, contains
-from cloudtrain.targets.common.services import follow as follow_log
 from cloudtrain.targets.common.tracebacks import error_in, shorten_line
-from cloudtrain.targets.contract import BundleWriter, ByteProgress
+from cloudtrain.targets.contract import (
+    BundleWriter,
+    ByteProgress,
+    OwnMetrics,
+    Service,
+    Unasked,
+)
+from cloudtrain.targets.inside import NotOpen
 from cloudtrain.targets.sagemaker.plan import (
     KINDS,
     RUN_TAG,
@@ -45,6 +59,7 @@ from cloudtrain.targets.sagemaker.plan import (
 )
 from cloudtrain.targets.sagemaker.request import JsonMapping, JsonObject
 from cloudtrain.targets.sagemaker.service.clients import Clients, not_found, was_repeated
+from cloudtrain.targets.sagemaker.service.inside import enter
 from cloudtrain.targets.sagemaker.service.logs import JobLog, ranks_of
 from cloudtrain.targets.sagemaker.settings import (
     AwsPlace,
@@ -56,6 +71,7 @@ from cloudtrain.targets.sagemaker.settings import (
 
 if TYPE_CHECKING:
     from cloudtrain.machines.overlay import Refreshed
+    from cloudtrain.targets.inside import ExecRequest, Session
 
 
 # Check whether cloudtrain created a job: by the job's tag, or by the job's fields if the tags
@@ -325,10 +341,10 @@ _TAIL_EVENTS = 40
 streams."""
 
 
-class SageMakerService:
+class SageMakerService(Service):
     """Submits and manages runs. A run is a training job or processing job with the run's name."""
 
-    in_flight = 60.0
+    in_flight: float = 60.0
     names_are_unique = True
     kinds: tuple[JobKind, ...] = KINDS
     """The types of jobs that a run can be."""
@@ -339,8 +355,15 @@ class SageMakerService:
         self._overlay = cache(user_overlay)
         self._clients: dict[str, Clients] = {}
 
-    def can_check(self, settings: SageMaker) -> bool:
-        return credentials_in_sight(settings, self._environ)
+    def unasked(self, settings: SageMaker) -> Unasked | None:
+        has_credentials = credentials_in_sight(settings, self._environ)
+        return why_unasked(
+            "sagemaker",
+            "boto3",
+            "AWS",
+            "`aws sso login` or `aws configure`",
+            has_credentials=has_credentials,
+        )
 
     def check(
         self,
@@ -429,7 +452,7 @@ class SageMakerService:
         on_status: OnStatus = None,
     ) -> Iterator[LogLine]:
         kind, description = self._find_job(ref)
-        log = self._log(ref, kind, description, instance)
+        log = self._log(ref, kind, description, instance=instance)
         if follow:
             lines = follow_log(log, partial(self._look, ref, kind), on_status, self._pace)
         else:
@@ -437,6 +460,27 @@ class SageMakerService:
                 on_status(self.status(ref))
             lines = log.new_lines()
         return lines if rank is None else _of_rank(lines, rank)
+
+    def log_after(self, ref: RunRef, mark: Any) -> JobLog:
+        kind, description = self._find_job(ref)
+        return self._log(ref, kind, description, mark=mark)
+
+    def own_metrics(self, ref: RunRef, mark: Any) -> OwnMetrics:
+        """Return the newest value of each metric that the service reads in the log, and the job's
+        definitions, with which all values are found in the log."""
+        _, description = self._find_job(ref)
+        known = mark or {}
+        values = []
+        marks = {}
+        for item in description.get("FinalMetricDataList", ()):
+            name = item["MetricName"]
+            time = item["Timestamp"].timestamp()
+            marks[name] = [time, str(item["Value"])]
+            if known.get(name) != marks[name]:
+                values.append(Scalar(name, None, time, item["Value"]))
+        definitions = description.get("AlgorithmSpecification", {}).get("MetricDefinitions", ())
+        patterns = {item["Name"]: item["Regex"] for item in definitions}
+        return OwnMetrics(values, marks, patterns)
 
     def stop(self, ref: RunRef) -> None:
         """Stop the job: SageMaker sends SIGTERM, and SIGKILL after two minutes. Does nothing if the
@@ -452,6 +496,14 @@ class SageMakerService:
         except TargetError:
             if not self._state(ref).is_final:  # it may have ended between the two requests
                 raise
+
+    def enter(self, ref: RunRef, asked: ExecRequest) -> Session:
+        kind, description = self._find_job(ref)
+        if kind is not TRAINING:
+            hint = f"`cloudtrain logs {ref.name}` shows its output"
+            raise NotOpen(f"SageMaker lets nobody into a {kind.noun} job", hint=hint)
+        ranks = ranks_of(description, self._overlay())
+        return enter(self._at(ref.place), description, ranks, self._environ, asked)
 
     def runs(self, place: str) -> Iterator[ListedRun]:
         """Yield the account's training and processing jobs, newest first. Reads 100 jobs of each
@@ -488,7 +540,7 @@ class SageMakerService:
 
         kind, description = self._find_job(ref)
         places = places_of(description, kind)
-        log = self._log(ref, kind, description, None)
+        log = self._log(ref, kind, description)
         return download(self._at(ref.place), places, path, destination, log.new_lines)
 
     def _at(self, place: str) -> Clients:
@@ -537,16 +589,12 @@ class SageMakerService:
         if description is None:
             return False
         if not is_ours(self._at(ref.place), kind, description, request):
-            message = f"the account already has a different {kind.noun} job named `{ref.name}`"
-            hint = f"see it with `cloudtrain status {ref}`, or give your job another name"
-            raise NameTaken(message, hint=hint)
+            raise name_taken("account", f"{kind.noun} job", ref)
         return True
 
-    def _log(
-        self, ref: RunRef, kind: JobKind, description: JsonMapping, instance: int | None
-    ) -> JobLog:
+    def _log(self, ref: RunRef, kind: JobKind, description: JsonMapping, **only: Any) -> JobLog:
         ranks = ranks_of(description, self._overlay())
-        return JobLog(self._at(ref.place), kind.log_group, ref.name, ranks=ranks, instance=instance)
+        return JobLog(self._at(ref.place), kind.log_group, ref.name, ranks=ranks, **only)
 
     def _explain(
         self, ref: RunRef, kind: JobKind, description: JsonMapping, status: RunStatus
@@ -555,7 +603,7 @@ class SageMakerService:
         no details."""
         if status.details:
             return status
-        log = self._log(ref, kind, description, None)
+        log = self._log(ref, kind, description)
         try:
             log.discover()
             for stream in log.streams[:_TAIL_STREAMS]:

@@ -22,13 +22,13 @@ from threading import Lock
 from typing import Any
 
 from cloudtrain.code.data import DataFile
-from cloudtrain.errors import NothingWritten, TargetError, UsageError, did_you_mean
+from cloudtrain.errors import TargetError, did_you_mean
 from cloudtrain.plans.plan import Upload
-from cloudtrain.plans.states import LogLine
+from cloudtrain.plans.progress import LogLine
 from cloudtrain.system.plugins import require
 from cloudtrain.system.processes import tell
 from cloudtrain.system.staging import Staging, Unsafe, safe_name, safe_target
-from cloudtrain.targets.common.archives import landing
+from cloudtrain.targets.common.archives import landing, no_result, nothing_written
 from cloudtrain.targets.common.services import Denied, NotThere
 from cloudtrain.targets.common.transfers import Report, Storage, below, send_data
 from cloudtrain.targets.contract import BundleWriter, ByteProgress
@@ -330,9 +330,7 @@ def download(
         files = staging.move()
 
     if place and not files:
-        folders = [f"`{folder}/`" for folder in all_names]
-        hint = f"a run writes to {', '.join(folders)}"
-        raise NothingWritten(f"the run wrote nothing to `{place}`", hint=hint)
+        raise nothing_written(place, all_names)
     return files
 
 
@@ -345,8 +343,7 @@ def _find(place: str, names: Sequence[str]) -> tuple[str, str]:
         rest = place.removeprefix(name)
         if ".." not in rest.split("/"):
             return name, rest.strip("/")
-    hint = did_you_mean(place, names)
-    raise UsageError(f"`{place}` is not a result of the run", hint=hint, code="CT935")
+    raise no_result(place, did_you_mean(place, names))
 
 
 def _stage_archive(

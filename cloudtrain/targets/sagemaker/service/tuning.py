@@ -10,7 +10,8 @@ from io import BytesIO
 from cloudtrain.errors import TargetError, UsageError
 from cloudtrain.job.sweep import Objective
 from cloudtrain.plans.plan import Plan
-from cloudtrain.plans.states import LogLine, OnStatus, RunRef, RunState, RunStatus, Trial
+from cloudtrain.plans.progress import LogLine, OnStatus, RunStatus, Trial
+from cloudtrain.plans.states import RunRef, RunState
 from cloudtrain.targets.adoption import Original
 from cloudtrain.targets.common.services import NotThere, Pace, own_value, refuse_rank, trial_lines
 from cloudtrain.targets.contract import BundleWriter, ByteProgress

@@ -11,7 +11,9 @@ launcher mixes the lines of several ranks.
                 checks the file `stopping` itself
     task        a task of TensorFlow. Parameter servers never exit, so the script stops them when
                 the chief has ended
-    begin       exits at once if the job was asked to stop before the script had started
+    begin       exits at once if the job was asked to stop before the script had started; the first
+                task of a node starts the process that watches the node
+    idle        a part of the batch script: stops a job whose GPUs are idle
     names       exits at once if the node cannot resolve a host name that its ranks need: torchrun
                 would wait for minutes
     wait        a SIGTERM interrupts bash's `wait`, so it is repeated while the program saves
@@ -29,6 +31,7 @@ becomes free only when no request is in transit.
               one
     read      prints pieces of files, one after another; the arguments are name, offset and length
               of each piece
+    rows      prints the size and the name of each metrics file
     used      prints whether an environment exists, and updates the time of its last use
     provide   runs the script that builds an environment, as a login shell; prints its output and
               errors

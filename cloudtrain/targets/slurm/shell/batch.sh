@@ -44,7 +44,8 @@ fi
 mkdir -p @written@ && cd "$code" || { note broken folders; exit 1; }
 @setup@
 @exports@
-export CLOUDTRAIN_LOGS="$logs"
+export CLOUDTRAIN_LOGS="$logs" CLOUDTRAIN_METRICS_DIR="$run/metrics"
+export CLOUDTRAIN_PYTHON=@python@ CLOUDTRAIN_MACHINE="@processes@ @idle@"
 export PYTHONPATH="$code${PYTHONPATH:+:$PYTHONPATH}"
 share=$((SLURM_CPUS_ON_NODE / @processes@))
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-$((share > 1 ? share : 1))}"
@@ -58,7 +59,7 @@ status=143
 if [ -z "$told" ]; then
   @command@ &
   ranks=$!
-  [ ! -e "$run/stop" ] || end_processes
+@stopper@  [ ! -e "$run/stop" ] || end_processes
   wait "$ranks"
   status=$?
   while [ -n "$told" ] && kill -0 "$ranks" 2>/dev/null; do wait "$ranks"; status=$?; done

@@ -19,6 +19,7 @@ for name in "$@"; do
   row=${row##*$'\n'}
   [ ! -e "$run/stop" ] || printf '@stop\n'
   sed 's/^/@note /' "$run/journal" 2>/dev/null
+  tail --quiet --lines=20 "$run"/metrics/notices.*.jsonl 2>/dev/null | sed 's/^/@notice /'
   # Somebody may have renamed the job, but the path of its script stays. Numbers of jobs begin again some day.
   case "$row" in
     "$name|"*) ;;

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 
 from cloudtrain.plans.plan import Level
-from cloudtrain.rules.engine import Fault, Subject, rule
+from cloudtrain.rules.engine import Fault, Nature, Subject, rule
 
 
-@rule("FO101", Level.ERROR)
+@rule("FO101", Level.ERROR, Nature.FACT)
 def no_root(subject: Subject) -> Iterator[Fault]:
     """No folder is named for the runs.
 

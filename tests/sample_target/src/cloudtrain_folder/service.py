@@ -12,7 +12,8 @@ from urllib.parse import unquote
 
 from cloudtrain.errors import NameTaken, RunNotFound, TargetError
 from cloudtrain.plans.plan import Plan
-from cloudtrain.plans.states import ListedRun, LogLine, RunRef, RunState, RunStatus
+from cloudtrain.plans.progress import ListedRun, LogLine, RunStatus
+from cloudtrain.plans.states import RunRef, RunState
 from cloudtrain.system.private import make_private_folder
 from cloudtrain.system.processes import is_held
 from cloudtrain.targets.common.archives import copy_places, put_archive
