@@ -5,8 +5,8 @@ about a path, by its last matching rule. The defaults come after all ignore file
 include a path that a default leaves out. Such a rule must contain a name: `!*/` does not include
 virtual environments. An ignored folder is never read, so no rule can include files in it.
 
-The matching is our own code and not `pathspec`, which takes 90 s on one hostile pattern and differs
-from git on 3 of 7 hard lines.
+The matching is our own code, compared with git 2.55 and with `pathspec`, which takes 90 s on one
+hostile pattern and differs from git on some hard lines.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from typing import Literal, NamedTuple, Protocol
 from cloudtrain.code.secret_names import secret_name
 from cloudtrain.errors import JobError, Problem
 
-# The patterns of ignore files, with git's rules (`wildmatch.c` and `dir.c`). Matching takes time
-# linear in the path's length.
+# The patterns of ignore files, with the rules of git 2.55 (`wildmatch.c` and `dir.c`). Matching
+# takes time linear in the path's length.
 #
 # A pattern is converted to one regular expression, which backtracks only for the last star. Every
 # earlier star takes the shortest text that fits, because the next star can match the rest. So a
@@ -42,10 +42,10 @@ _CLASSES = {
 }  # fmt: skip
 """The named classes of sets such as `[[:digit:]]`, as a regular expression writes them."""
 
-_PREFIX = re.compile(rb"[^*?[\\]*")
-"""git compares the part before the first wildcard literally. So in `a**/b` the stars are at the
-start of the remaining pattern and match folders, which stars elsewhere in the middle of a name do
-not."""
+_PREFIX = re.compile(rb"[^*?[\\]*(?:(?<![^/])|(?!\*\*))")
+"""Matches the text before the first wildcard, of which `**` takes the last letter of a name along:
+git 2.55 takes the stars of `a**/b` for one star, as everywhere inside a name. git 2.39 compares the
+text by itself, and the stars then match folders."""
 
 _STAR = b"*"
 _SLASH = b"/"

@@ -64,7 +64,7 @@ def compile_bytes(expression: str) -> re.Pattern[bytes]:
 
 # All rules: gitleaks' and cloudtrain's own.
 #
-# gitleaks' rules are data (`secret_rules.json`, written by `tools/gen_secret_rules.py`). They
+# gitleaks' rules are data (`secret_rules.json`, written by `tools/generate/secret_rules.py`). They
 # recognize the tokens of about two hundred services, with very few false positives. cloudtrain's
 # own (`own_secret_rules.toml`) cover keys, URLs and settings with a password, and accounts of
 # clouds and machine learning services. Rules are read and compiled on first use.

@@ -53,14 +53,14 @@ _TOKENS = re.compile(rb"[/+_-]*(?i:a[ks]ia|a[bc][ic]a|gl[a-z]{2,6}-|[sr]k_(?:liv
 
 _HEADLINES = (b"-----BEGIN", b"PuTTY-User-Key-File")
 _HEADLINES_OF_SETTINGS = (*_HEADLINES, b"kind: Secret")
-_ADDRESS = re.compile(rb"://[^\s/:@\"'<>{}$\\`|]{0,64}:[^\s/@\"'<>{}$\\`|]{6,200}@")
+_ADDRESS = rb"://[^\s/:@\"'<>{}$\\`|]{0,64}:[^\s/@\"'<>{}$\\`|]{6,200}@"
 _NAMES = (b"passw", b"pwd", b"secret")
 _NAMES_IN_SETTINGS = (*_NAMES, b"pass_phrase", b"passphrase", b"token", b"key", b"auth")
 _ASSIGNED = re.compile(
     rb"[\w\"'\]\\ \t-]{0,32}[:=]>?[ \t]{0,8}\\?[\"']?[^\s\"'(){}$<>%,;]{8,}|\s+\S*[0-9]"
 )
 """The rest of a name and its value: long, or with a digit."""
-_NOTES = re.compile(rb"(?m)^[^\s:]{1,64}:\$[0-9a-z]{1,4}\$")
+_NOTES = rb"(?m)^[^\s:]{1,64}:\$[0-9a-z]{1,4}\$"
 
 _BEFORE = 160
 _BEHIND = 100
@@ -74,7 +74,7 @@ _MOST_OF_BINARY = 1 << 17
 hashes is data, and a binary file is full of long words."""
 
 
-_ARCHIVES = re.compile(
+_ARCHIVES = (
     rb'(?m)^(?:    |sdist = )\{ url = "https://files\.pythonhosted\.org/packages/[0-9a-f]{2}/[0-9a-f]{2}/[0-9a-f]{60}/'
     rb'[^"/]{1,120}", hash = "sha256:[0-9a-f]{64}"(?:, size = \d+)?(?:, upload-time = '
     rb'"[0-9TZ:.-]+")? \},?$'
@@ -120,17 +120,17 @@ def suspects(content: bytes, path: str) -> list[Span]:
     """Return the spans of a file's content that rules must search: sorted, without overlaps, and
     usually none."""
     if b"sha256:" in content:
-        content = _ARCHIVES.sub(blank, content)
+        content = re.sub(_ARCHIVES, blank, content)
     settings = re.search(SETTINGS, path) is not None
     spans = [*_long_words(content), *_behind_names(content, settings)]
     for headline in _HEADLINES_OF_SETTINGS if settings else _HEADLINES:
         for at in _places_of(content, headline):
             spans.append((at, at + 600))
     if b"://" in content:
-        for address in _ADDRESS.finditer(content):
+        for address in re.finditer(_ADDRESS, content):
             spans.append((address.start() - 40, address.end() + _BEHIND))
     if settings and b":$" in content:
-        for note in _NOTES.finditer(content):
+        for note in re.finditer(_NOTES, content):
             spans.append((note.start(), note.end() + 200))
     return _apart(spans, len(content))
 

@@ -323,7 +323,9 @@ def scan(
         _check_names(result)
 
         # Files are opened without following links, and an installation may consist of links.
-        own_files = {path: file.resolve() for path, file in runtime_files().items()}
+        own_files = {}
+        for path, own in runtime_files().items():
+            own_files[path] = own.resolve() if own.is_symlink() else own
         links = _link_entries(root, result)
         entries = [*_file_entries(result, own_files), *links]
         if result.problems:
@@ -504,7 +506,7 @@ def gzip_stream(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 def _library() -> tuple[Any, int]:
     """Return the compression library and its level: isal at level 2, which is faster than zlib's
-    fastest level and compresses better (docs/bundle.md); on platforms without an isal wheel,
+    fastest level and compresses better (docs/guides/bundle.md); on platforms without an isal wheel,
     zlib."""
     try:
         from isal import isal_zlib

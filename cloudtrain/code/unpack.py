@@ -48,7 +48,9 @@ def unpack(archive: Path, destination: Path, sha256: str) -> None:
             from cloudtrain.errors import UsageError
 
             message = f"`{destination}` exists already and is not an empty folder"
-            raise UsageError(message, hint="name a folder that does not exist yet") from None
+            raise UsageError(
+                message, hint="name a folder that does not exist yet", code="CT910"
+            ) from None
 
 
 def verify(archive: Path, sha256: str) -> None:

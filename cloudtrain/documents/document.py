@@ -124,7 +124,7 @@ class Unreadable(Exception):
     ) -> None:
         super().__init__(message)
         line, column = place or (None, None)
-        self.problem = Problem((), message, hint, line=line, column=column, code=code)
+        self.problem: Problem = Problem((), message, hint, line=line, column=column, code=code)
 
 
 def too_large(place: Place | None = None) -> Unreadable:

@@ -26,7 +26,7 @@ from cloudtrain.documents.document import (
 
 # TOML.
 
-_AT = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
+_AT = r" \(at (?:line (\d+), column (\d+)|end of document)\)$"
 _SPACE = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*")
 _BLANK = re.compile(r"[ \t]*")
 _TEXT = re.compile(
@@ -38,7 +38,7 @@ _TEXT = re.compile(
 )
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _PLAIN = re.compile(r"[^,\]}#\n]+")
-_DIGITS = re.compile(r"[0-9](?:_?[0-9]){4300,}")
+_DIGITS = r"[0-9](?:_?[0-9]){4300,}"
 """A whole number with more digits than Python reads."""
 _DEEP_KEY = re.compile(
     r"^[ \t]*(?:\[\[?[ \t]*)?"
@@ -108,19 +108,21 @@ def escape_unprintable(text: str) -> str:
 
 def _unreadable(message: str, text: str, lines: _Lines) -> Unreadable:
     """Return the error for a message of tomllib, which ends with the position."""
-    reason = _AT.sub("", message)
+    reason = re.sub(_AT, "", message)
     if "digits" in reason:  # a message of Python's, without a position
-        digits = _DIGITS.search(text)
+        digits = re.search(_DIGITS, text)
         return too_many_digits(lines.place(digits.start()) if digits else None)
 
-    match = _AT.search(message)
+    match = re.search(_AT, message)
     place = None
     if match is not None and match[1]:
         place = Place(int(match[1]), int(match[2]))
     elif match is not None:  # at the end of the document
         place = lines.place(len(text.rstrip()))
 
-    hint = parser_hint("toml", reason)
+    # tomli 2.0, on Python 3.10, has other quotes and writes "Can not"
+    words = reason.replace('"', "'").replace("Can not", "Cannot")
+    hint = parser_hint("toml", words)
     if hint is None:
         hint = "correct the text at this position; https://toml.io describes the format"
     return Unreadable(f"not valid TOML: {_lower_first(reason)}", hint, place)
@@ -270,7 +272,7 @@ def _string(literal: str) -> str:
 
 _JSON_SPACE = re.compile(r"[ \t\r\n]*")
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
-_JSON_DIGITS = re.compile(r"[0-9]{4301,}")
+_JSON_DIGITS = r"[0-9]{4301,}"
 """A whole number with more digits than Python reads."""
 _JSON_PLAIN = re.compile(r"[^,\]}\s]+")
 
@@ -297,7 +299,7 @@ def read_json(text: str) -> Content:
         place = lines.place(match.start(1)) if match else None
         raise Unreadable(f"`{name}` is not JSON", f'write `"{name}"`, as text', place) from None
     except ValueError:  # a whole number with more digits than Python reads
-        digits = _JSON_DIGITS.search(text)
+        digits = re.search(_JSON_DIGITS, text)
         raise too_many_digits(lines.place(digits.start()) if digits else None) from None
 
     scanner = _JsonScanner(text, lines)

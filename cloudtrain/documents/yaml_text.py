@@ -3,6 +3,7 @@ YAML 1.2."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from functools import lru_cache
@@ -19,6 +20,7 @@ from cloudtrain.documents.document import (
     ValuePath,
     parser_hint,
     place_at,
+    read_document,
     too_deep,
     too_large,
 )
@@ -339,3 +341,48 @@ def _is_mapping(node: yaml.Node) -> TypeGuard[yaml.MappingNode]:
 
 def _place(node: yaml.Node) -> Place:
     return Place(node.start_mark.line + 1, node.start_mark.column + 1)
+
+
+_UNQUOTED = re.compile(r"[A-Za-z_./][A-Za-z0-9_./@+-]*(?: [A-Za-z0-9_./@+=-]+)*")
+"""Text that needs no quotes in YAML 1.1 and 1.2."""
+
+_WORDS = frozenset("y n yes no on off true false null".split())
+"""Texts that some YAML readers take for a Boolean value or null."""
+
+
+def plain_scalar(value: Any) -> str:
+    """Return a single value, in quotes only if a YAML reader would take its plain text for another
+    value."""
+    from cloudtrain.documents.toml_json import scalar_text
+
+    if not isinstance(value, str) or not _UNQUOTED.fullmatch(value):
+        return scalar_text(value)
+    if value.lower() in _WORDS or read_scalar(value) != value:
+        return scalar_text(value)
+    return value
+
+
+def write_yaml(data: dict[str, object]) -> str:
+    """Return the fields as YAML that cloudtrain reads back unchanged: PyYAML's output if it is
+    unchanged and printable, else JSON with invisible characters escaped."""
+    import yaml
+
+    from cloudtrain.documents.toml_json import escape_unprintable  # reading needs no TOML
+
+    class _Dumper(yaml.SafeDumper):
+        """PyYAML's writer, which would leave `1e-3` unquoted: text in YAML 1.1, but a number in
+        YAML 1.2."""
+
+    def represent_text(dumper: Any, text: str) -> Any:
+        style = None if read_scalar(text) == text else "'"
+        return dumper.represent_scalar("tag:yaml.org,2002:str", text, style)
+
+    _Dumper.add_representer(str, represent_text)
+    text: str = yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+    try:
+        if text.replace("\n", "").isprintable() and read_document(text, "yaml").data == data:
+            return text
+    except Unreadable:
+        pass
+    lines = json.dumps(data, indent=2, ensure_ascii=False).split("\n")
+    return "\n".join(map(escape_unprintable, lines))

@@ -13,16 +13,29 @@ from cloudtrain.errors import JobError, Problem
 from cloudtrain.job.pip_file import PipFile
 from cloudtrain.job.requirements import shown, unread
 
-_KEYS = ("name", "channels", "dependencies", "prefix", "variables", "platforms")
+_KEYS: dict[object, type] = {
+    "name": object,
+    "channels": list,
+    "dependencies": list,
+    "prefix": str,
+    "variables": dict,
+    "platforms": list,
+}
+"""The keys, and what each holds."""
 
-_PACKAGE = re.compile(
-    r"(?:[\w./:-]+::)?[A-Za-z0-9_][\w.-]*(?:\[[^\]]*\])?"
-    r"(?:[ \t]*(?:[=<>!~]=?=?[ \t]*|[ \t])[\w.*+!][\w.*+!|,=<>~ \t]*)?",
-    re.ASCII,
+_CLAUSE = r"(?:(?:[=!<>~]=|[=<>])[ \t]*)?[\w!*+-]+(?:\.[\w*+-]+)*"
+
+_PACKAGE = (
+    r"(?:(?:[\w./-]|:(?!:))+::)?[A-Za-z0-9_][\w.-]*(?:\[[^\]=]+=[^\]]*\])?"
+    rf"(?:(?:[ \t]+|(?=[=!<>~])){_CLAUSE}(?:[ \t]*[,|][ \t]*{_CLAUSE})*(?:[ \t=]+[\w.*+<>=-]+)?)?"
 )
-"""A package of conda, such as `conda-forge::numpy=1.26.*=py312_0` or `numpy >=1.26,<3`."""
+"""A package of conda, such as `conda-forge::numpy=1.26.*=py312_0` or `numpy >=1.26,<3`: a channel,
+a name, versions and a build."""
 
-_HINT = "write `dependencies: [python=3.12, pip: [numpy]]`; pip gets no other file of the code"
+_HINT = (
+    "write `channels: [conda-forge]` and `dependencies: [python=3.12, pip: [numpy]]`; pip gets no "
+    "other file of the code"
+)
 
 
 def check_conda(file: str, text: str) -> None:
@@ -49,15 +62,32 @@ def _faults(data: object) -> Iterator[tuple[tuple[str | int, ...], str]]:
     if not isinstance(data, dict) or not isinstance(data.get("dependencies"), list):
         yield (), "has no list `dependencies`"
         return
-    for key in data:
+    words: list[tuple[tuple[str | int, ...], object]] = [(("name",), data.get("name") or "none")]
+    for key, value in data.items():
         if key not in _KEYS:
-            yield (key,), f"has a key that conda does not read: `{shown(key)}`"
+            yield (key,), f"has a key that conda does not read: `{shown(str(key))}`"
+        elif value is not None and not isinstance(value, _KEYS[key]):
+            yield (key,), f"has a `{key}` of another type than conda reads"
+    channels = data.get("channels")
+    if isinstance(channels, list):
+        words += [(("channels", index), channel) for index, channel in enumerate(channels)]
+    for path, word in words:
+        if not isinstance(word, str) or re.fullmatch("[!-~]+", word) is None:
+            yield path, f"is not one word: `{shown(str(word))}`"
+
     for index, item in enumerate(data["dependencies"]):
         path = ("dependencies", index)
         if isinstance(item, dict) and isinstance(item.get("pip"), list) and len(item) == 1:
             for number, wanted in enumerate(item["pip"]):
-                found = PipFile("pip", {"pip": str(wanted)}.get)
-                if found.problems or any(line.path for line in found.lines):
+                if not _is_for_pip(wanted):
                     yield (*path, "pip", number), f"is nothing for pip: `{shown(str(wanted))}`"
-        elif not isinstance(item, str) or _PACKAGE.fullmatch(item) is None:
+        elif not isinstance(item, str) or re.fullmatch(_PACKAGE, item, re.ASCII) is None:
             yield path, f"is not a package of conda: `{shown(str(item))}`"
+
+
+def _is_for_pip(wanted: object) -> bool:
+    """Return whether an item of the list `pip` is one line that names no other file."""
+    if not isinstance(wanted, str) or len(wanted.splitlines()) != 1:
+        return False
+    found = PipFile("pip", {"pip": wanted}.get)
+    return not found.problems and not found.folders and not any(line.path for line in found.lines)

@@ -19,7 +19,15 @@ if TYPE_CHECKING:
     from cloudtrain.job.model import Json
 
 
-class _Processes(Model):
+class _Started(Model):
+    """A distribution that starts several processes."""
+
+    added_property: int | float | bool | str | None = None
+    """A value that Microsoft's example for TensorFlow gives its distribution. No service takes it,
+    so no target sends it."""
+
+
+class _Processes(_Started):
     """A distribution with a number of processes on each instance."""
 
     processes_per_instance: Count | None = None
@@ -103,6 +111,7 @@ class SMP(_Processes):
             *,
             version: Literal[1, 2],
             type: Literal["smp"] = "smp",
+            added_property: int | float | bool | str | None = None,
             processes_per_instance: int | None = None,
             parameters: Mapping[str, Json] = ...,
             mpi_options: str = "",
@@ -146,7 +155,7 @@ def _tensorflow_rules(tensorflow: Mapping[str, object]) -> Iterator[Problem]:
         yield Problem(("parameter_servers",), message, hint, code="CT018")
 
 
-class TensorFlow(Model):
+class TensorFlow(_Started):
     """tf.distribute (TensorFlow): processes that find each other through the variable
     `TF_CONFIG`."""
 

@@ -32,6 +32,7 @@ from cloudtrain.job.other_tools import (
     mapping_hint,
     other_tool_hint,
     other_type_hint,
+    settings_hint,
 )
 from cloudtrain.system.plugins import all_targets
 
@@ -58,7 +59,8 @@ def unknown_field(
     root_node = node_of_model(root) if root is not None else parent
     near = did_you_mean(name, names)
     is_near = isinstance(near, NearName) and not is_elsewhere(name, parent, root_node)
-    hint = other_tool_hint(name, parent, root_node, names)
+    hint = settings_hint(name, parent, root_node)
+    hint = hint or other_tool_hint(name, parent, root_node, names)
     if hint is None and not is_near:
         hint = other_type_hint(path, root_node) or elsewhere_hint(name, parent, root_node)
 
@@ -177,7 +179,9 @@ def _type_hint(node: SchemaNode, name: str, value: object, spelling: str | None)
     """Return the hint for a value of a wrong type: the value that was probably meant, or an
     example."""
     hint = None
-    if node.words == "text":
+    if name in _COUNTS and isinstance(value, int):
+        hint = f"write `{_COUNTS[name]}: {value}` for the number, and here the name"
+    elif node.words == "text":
         hint = _hint_for_text(value, spelling)
     elif node.type is int:
         hint = _hint_for_integer(value)
@@ -199,6 +203,9 @@ def _type_hint(node: SchemaNode, name: str, value: object, spelling: str | None)
         example = f"{name}: {example}"
     return f"write for example `{example}`"
 
+
+_COUNTS = {"gpu": "gpus_per_instance"}
+"""Fields for a name in which others write a number, and the field for the number."""
 
 _YES = ("yes", "on", "true", "1")
 _MAPPINGS = ("model", "choice", "map")

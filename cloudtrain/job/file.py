@@ -114,15 +114,7 @@ def parse(
     inner = None
     job_name = document.data.get("job")
     if read_job is not None and is_sweep and isinstance(job_name, str):
-        # The values of the job are not in this file, so its own file gets their overrides.
-        job_overrides = []
-        own_overrides = []
-        for override in overrides:
-            if override.startswith(_OF_JOB):
-                job_overrides.append(override.removeprefix(_OF_JOB))
-            else:
-                own_overrides.append(override)
-        overrides = own_overrides
+        overrides, job_overrides = _apart(overrides)
         try:
             inner = read_job(job_name, job_overrides)
         except JobError as error:
@@ -132,6 +124,7 @@ def parse(
     problems += changes.problems
     if inner is not None:
         data = data | {"job": inner.job}
+    job: Any = None
     try:
         job = model.model_validate(data)
     except ValidationError as error:
@@ -156,6 +149,19 @@ def parse(
 
 _OF_JOB = "job."
 """Prefix of the overrides for the job of a sweep."""
+
+
+def _apart(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the overrides of a sweep's own fields, and those of its job, without the beginning
+    `job.`: they change the separate file of the job."""
+    own = []
+    of_job = []
+    for override in overrides:
+        if override.startswith(_OF_JOB):
+            of_job.append(override.removeprefix(_OF_JOB))
+        else:
+            own.append(override)
+    return own, of_job
 
 
 def _read_mapping(text: str, format: Format, file: str) -> Content:
@@ -444,6 +450,8 @@ def fields_of(job: AnyJob | Sweep) -> dict[str, object]:
         return {"kind": SWEEP, **data, "job": fields_of(job.job)}  # type: ignore[union-attr]
     if isinstance(job, TrainingJob) and "distribution" in data:
         data["distribution"] = {"type": job.distribution.type, **data["distribution"]}
+    if isinstance(job, TrainingJob) and job.has_no_metrics:
+        data["metrics"] = "none"
     return data if isinstance(job, TrainingJob) else {"kind": PROCESSING, **data}
 
 
@@ -497,11 +505,30 @@ def array_of(file: JobFile, each: Sequence[str], *, parallel: int) -> JobFile:
             hint = f"write all values in one option: `--each {_FIELD}{name}=1,2,3`"
             raise UsageError(f"`--each` names `{name}` twice", hint=hint, code="CT902")
         search[name] = _values(text, values)
+        other = _other_value(file, name)
+        if other is not None:
+            message = f"`--each {text}` and {other} both set `{name}`"
+            raise UsageError(message, hint="remove one of the two", code="CT069")
 
     sweep = model_of_kind(SWEEP)(
         name=file.job.name, job=file.job, search=search, strategy="grid", parallel=parallel
     )
     return file._replace(sweep=sweep.from_folder(file.job.folder), inner=file)
+
+
+def _other_value(file: JobFile, name: str) -> str | None:
+    """Return what else on the command line sets a hyperparameter of the job in `file`: an override,
+    or the arguments of a script. Return None if the value is the file's own, or if it has none."""
+    path: ValuePath = ("hyperparameters", name)
+    words = [word.partition("=")[0] for word in getattr(file.job, "arguments", ())]
+    if f"--{name}" in words:
+        path = ("arguments",)
+    elif name not in getattr(file.job, "hyperparameters", ()):
+        return None
+    origin = file.changes.origin(path)
+    if origin is not None:
+        return f"`{origin}`"
+    return None if file.positions.values else f"the arguments of `{file.file}`"
 
 
 def _values(text: str, values: str) -> list[object]:
@@ -510,11 +537,12 @@ def _values(text: str, values: str) -> list[object]:
     if any(sign in values for sign in "[{\"'"):
         try:
             document = read_document(f"[{values}]", "yaml")
-            problem = next(iter(document.problems), None)
         except Unreadable as error:
             problem = error.problem
-        if problem is None:
-            return list(document.data)
+        else:
+            if not document.problems:
+                return list(document.data)
+            problem = document.problems[0]
         raise UsageError(f"`--each {text}`: {problem.message}", hint=problem.hint, code="CT902")
     pieces = [piece.strip() for piece in values.split(",")]
     if "" in pieces:

@@ -26,13 +26,13 @@ from cloudtrain.job.pep508 import (
     versions_in,
 )
 from cloudtrain.job.requirements import (
-    BLOCK,
     POETRY,
     PYPI,
     Package,
     Platform,
     Read,
     Requirements,
+    block_of,
     foreign_text,
     form_of,
     shown,
@@ -46,6 +46,8 @@ Table = Mapping[str, Any]
 
 _DEEPEST = 8
 """Maximum number of folders or groups above each other."""
+
+_AGAIN = "lock again for that Python and system"
 
 _OF_TORCH = re.compile(r"torch|triton|nvidia-.*|cuda-.*")
 """Packages that torch brings, for locks that do not say what a package depends on."""
@@ -154,11 +156,7 @@ class _Reader(NamedTuple):
 
     def script(self, file: str, text: str) -> Requirements:
         """Read the block of a script, and its lock if it has one."""
-        block = BLOCK.search(text)
-        assert block is not None, "form_of refuses a script without a block"
-        lines = block["content"].splitlines(keepends=True)
-        content = "".join(line[2:] or "\n" for line in lines)  # an empty line is `#` alone
-        table = _toml(f"the block of `{file}`", content)
+        table = _toml(f"the block of `{file}`", block_of(file, text) or "")
         wanted = self._wanted(table.get("dependencies", ()), {}, file)
         self.check_python(f"the block of `{file}`", table.get("requires-python"))
 
@@ -191,23 +189,60 @@ class _Reader(NamedTuple):
         lock = _toml(f"`{file}`", text)
         _check_version(file, lock.get("lock-version"), "1")
         self.check_python(f"`{file}`", lock.get("requires-python"))
+        environments = lock.get("environments") or [""]
+        if not any(map(self.applies, environments)):
+            raise unfit(f"`{file}` is not for {self.platform}", _AGAIN)
 
         root = posixpath.dirname(file)
-        packages: list[Package] = []
+        packages: dict[str, Package] = {}
         folders: dict[str, str] = {}
         brought: dict[str, str] = {}
+        seen = set()
         for item in lock.get("packages", ()):
             name = normal(item["name"])
             folder = _get(item, "directory").get("path")
             if not self.applies(item.get("marker")):
                 continue
+            what = f"`{name}` of `{file}`"
+            self.check_python(what, item.get("requires-python"))
+            if name in seen:
+                raise unfit(f"`{file}` has `{name}` twice for {self.platform}", _AGAIN)
+            seen.add(name)
             if folder is not None:
                 folders[name] = posixpath.normpath(posixpath.join(root, folder))
             elif not self.prune or not _OF_TORCH.fullmatch(name):
-                packages.append(_pylock_package(name, item, root))
+                packages[name] = self._pylock_package(what, item, root)
             elif name == "torch":
                 brought[name] = item.get("version", "")
-        return Requirements(file, "pylock", tuple(packages), folders, brought)
+        return Requirements(file, "pylock", tuple(packages.values()), folders, brought)
+
+    def _pylock_package(self, what: str, item: Table, folder: str) -> Package:
+        """Return a package of a pylock.toml in `folder`."""
+        vcs = item.get("vcs")
+        archives = [*item.get("wheels", ())]
+        archives += [item[key] for key in ("sdist", "archive") if key in item]
+        if vcs is None:
+            names = [file.get("name") or file.get("url", "") for file in archives]
+            self.check_archives(what, names)
+        hashes = set[str]()
+        for file in archives:
+            known = file.get("hashes", {})
+            of_pip = [name for name in ("sha256", "sha384", "sha512") if name in known]
+            hashes.update(f"{name}:{known[name]}" for name in of_pip[:1])
+        url = _address(item.get("archive", {}), folder)
+        if vcs:
+            url = f"{vcs['type']}+{vcs['url']}@{vcs['commit-id']}"
+            if "subdirectory" in vcs:
+                url += f"#subdirectory={vcs['subdirectory']}"
+        index = _other_index(item.get("index", "").rstrip("/"))
+        name = normal(item["name"])
+        return Package(name, item.get("version", ""), tuple(sorted(hashes)), index, url)
+
+    def check_archives(self, what: str, archives: Iterable[str]) -> None:
+        """Raise JobError if a package has archives for other machines only, or none. `what` names
+        it in the message."""
+        if not any(map(self.platform.fits, archives)):
+            raise unfit(f"{what} has no archive for {self.platform}", _AGAIN)
 
     def _read_uv_lock(self, lock: str, text: str, folder: str) -> Requirements:
         """Return the list of the project in `folder`, which is a member of the workspace of the
@@ -292,7 +327,7 @@ class _Reader(NamedTuple):
             raise unread(message, f"write `[{json.dumps(texts)}]`")
         elsewhere = set()
         for name, source in sources.items():
-            for entry in _as_list(source):
+            for entry in [source] if isinstance(source, dict) else source:
                 if "index" not in entry:
                     elsewhere.add(normal(name))
 
@@ -441,16 +476,19 @@ class _Graph:
         return f"{match['kind'] or 'sdist'} = {number}{newlines}"
 
     def _hashes_of(self, item: Table) -> tuple[str, ...]:
-        """Return the hashes of a package's archives, in the form of pip."""
-        hashes: set[str] = set()
+        """Return the hashes of a package's archives, in the form of pip. Raises JobError if no
+        archive is for this platform."""
+        text = ""
         for kind in ("sdist", "wheels"):
             archives = item.get(kind)
             if isinstance(archives, int):
-                hashes.update(re.findall(r'hash = "([^"]+)"', self.archives[archives]))
-            for file in _as_list(archives):
-                if "hash" in file:
-                    hashes.add(file["hash"])
-        return tuple(sorted(hashes))
+                text += self.archives[archives]
+            else:  # a lock that another program wrote in another layout
+                text += json.dumps(archives, default=str)
+        if "sdist" not in item and "git" not in item["source"]:
+            wheels = re.findall(r'"([^"]+\.whl)"', text)
+            self.reader.check_archives(f"`{item['name']}` of `{self.file}`", wheels)
+        return tuple(sorted(set(re.findall(r'\bhash(?: =|":) "([^"]+)"', text))))
 
     def walk(
         self, roots: Iterable[tuple[Table, Table]], groups: Collection[str] = ()
@@ -477,7 +515,12 @@ class _Graph:
                 continue
             place = _folder_of(item)
             if place is None:
-                packages[name] = _uv_package(item, self._hashes_of(item), folder)
+                package = _uv_package(item, self._hashes_of(item), folder)
+                if packages.setdefault(name, package) != package:
+                    message = (
+                        f"`{self.file}` has two versions of `{name}` for {self.reader.platform}"
+                    )
+                    raise unfit(message, _AGAIN)
             elif "virtual" not in item["source"]:
                 folders[name] = posixpath.normpath(posixpath.join(folder, place))
             elif not is_root:
@@ -533,14 +576,6 @@ class _Graph:
 _ARCHIVES = re.compile(r"(?m)^(?P<kind>wheels) = \[\n(?: +\{.*\},\n)*\]\n|^sdist = \{.*\}\n")
 
 
-def _as_list(files: object) -> list[Table]:
-    """Return the archives of a lock that another program wrote in another layout, or the sources of
-    a package."""
-    if isinstance(files, dict):
-        return [files]
-    return files if isinstance(files, list) else []
-
-
 def _uv_package(item: Table, hashes: tuple[str, ...], folder: str) -> Package:
     """Return a package of a uv.lock in `folder`. A commit needs no hashes."""
     source = item.get("source", {})
@@ -571,21 +606,3 @@ def _address(source: Table, folder: str) -> str:
 def _other_index(index: str) -> str:
     """Return the address of an index that is not PyPI, otherwise an empty text."""
     return "" if index == PYPI else index
-
-
-def _pylock_package(name: str, item: Table, folder: str) -> Package:
-    """Return a package of a pylock.toml in `folder`."""
-    files = [*item.get("wheels", ())]
-    files += [item[key] for key in ("sdist", "archive") if key in item]
-    hashes = set()
-    for file in files:
-        if "sha256" in file.get("hashes", {}):
-            hashes.add(f"sha256:{file['hashes']['sha256']}")
-    url = _address(item.get("archive", {}), folder)
-    vcs = item.get("vcs")
-    if vcs:
-        url = f"{vcs['type']}+{vcs['url']}@{vcs['commit-id']}"
-        if "subdirectory" in vcs:
-            url += f"#subdirectory={vcs['subdirectory']}"
-    index = _other_index(item.get("index", "").rstrip("/"))
-    return Package(name, item.get("version", ""), tuple(sorted(hashes)), index, url)

@@ -13,6 +13,7 @@ from typing import (
     TYPE_CHECKING,
     Annotated,
     Any,
+    ClassVar,
     Literal,
     NamedTuple,
     TypeVar,
@@ -105,7 +106,9 @@ def _plain_type(kind: Any) -> Any:
         plain = parts[0]
         notes = parts[1] if isinstance(parts[1], list) else parts[1:]
         is_read = any(isinstance(note, BeforeValidator) for note in notes)
-        if is_read and isinstance(plain, type) and issubclass(plain, int | TargetValues):
+        # Python 3.10 takes `list[str]` for a type
+        is_class = isinstance(plain, type) and get_origin(plain) is None
+        if is_read and is_class and issubclass(plain, int | TargetValues):
             return plain | str
         return _plain_type(plain)
 
@@ -136,7 +139,7 @@ class Model(BaseModel, metaclass=_Meta):
     """Base class of frozen models. Unknown fields are errors, and numbers and strings are never
     converted into each other."""
 
-    model_config = ConfigDict(
+    model_config: ClassVar[ConfigDict] = ConfigDict(
         frozen=True, extra="forbid", coerce_numbers_to_str=False, defer_build=True
     )
 
@@ -154,6 +157,37 @@ class Model(BaseModel, metaclass=_Meta):
         """
         given = {name: getattr(self, name) for name in self.model_fields_set}
         return type(self)(**given | changes)
+
+
+ModelT = TypeVar("ModelT", bound=Model)
+
+
+def revalidate(model: ModelT) -> ModelT:
+    """Return the model as its class makes it from the same values. Pydantic's own
+    `model_copy(update=...)` and `model_construct` put values into a model unchecked.
+
+    Raises:
+        JobError: a value is not valid, or a field does not exist.
+    """
+    return model.replace(**_set_fields(model))
+
+
+def _set_fields(model: Model) -> dict[str, Any]:
+    """Return the fields of a model that were set, and the word that tells it from others of a
+    union, with the models in them as mappings too."""
+    names = {*model.model_fields_set, *{"type"} & type(model).model_fields.keys()}
+    return {name: _plain(getattr(model, name)) for name in names}
+
+
+def _plain(value: Any) -> Any:
+    """Return a value with the models in it as mappings."""
+    if isinstance(value, Model):
+        return _set_fields(value)
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [*map(_plain, value)]
+    return value
 
 
 # The origin of a job: the folder of its file. The settings of the project in that folder apply even
@@ -284,9 +318,8 @@ MAX_COUNT = 1024
 """Upper bound on counts. A larger number is probably a typing mistake, and a plan lists every
 process."""
 
-_DURATION = re.compile(DURATION_PATTERN)
-_DURATION_PART = re.compile(rf"({_NUMBER}) *([smhdwSMHDW])")
-_SIZE = re.compile(rf"^ *({_NUMBER}) *([bkmgtBKMGT]?)")
+_DURATION_PART = rf"({_NUMBER}) *([smhdwSMHDW])"
+_SIZE = rf"^ *({_NUMBER}) *([bkmgtBKMGT]?)"
 
 
 class _Words(NamedTuple):
@@ -319,11 +352,11 @@ def parse_duration(value: object) -> int:
     """
     if not isinstance(value, str):
         return _integer(value, _DURATION_WORDS)
-    if not _DURATION.fullmatch(value):
+    if not re.fullmatch(DURATION_PATTERN, value):
         raise _DURATION_WORDS.wrong(f"{describe_value(value)} is not a duration")
     text = value.strip(" ")
     seconds = Decimal(0)
-    for number, unit in _DURATION_PART.findall(text) or [(text, "s")]:
+    for number, unit in re.findall(_DURATION_PART, text) or [(text, "s")]:
         seconds += Decimal(number) * _SECONDS[unit.lower()]
     return _checked(value, seconds, _DURATION_WORDS)
 
@@ -338,7 +371,7 @@ def parse_size(value: object) -> int:
     """
     if not isinstance(value, str):
         return _integer(value, _SIZE_WORDS)
-    match = _SIZE.match(value) if re.fullmatch(SIZE_PATTERN, value) else None
+    match = re.match(_SIZE, value) if re.fullmatch(SIZE_PATTERN, value) else None
     if match is None:
         raise _SIZE_WORDS.wrong(f"{describe_value(value)} is not a size")
     size = Decimal(match[1]) * _BYTES[match[2].lower()]

@@ -162,9 +162,10 @@ def _require_plain(nodes: list[ast.AST]) -> None:
     """Refuse what may add options, or catch the `SystemExit` of an unknown option."""
     # as in `[*launcher, *sys.argv]`
     copied = {id(node.value) for node in all_of(ast.Starred, nodes)}
-    for node in nodes:
-        if _may_add(node) and id(node) not in copied:
-            raise _NotCertain
+    for kind in (ast.Attribute, ast.ImportFrom, ast.alias, ast.ExceptHandler):
+        for node in all_of(kind, nodes):
+            if _may_add(node) and id(node) not in copied:
+                raise _NotCertain
 
 
 def _may_add(node: ast.AST) -> bool:

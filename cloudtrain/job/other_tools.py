@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from cloudtrain.documents.document import load_table
 from cloudtrain.errors import NearName, ValuePath
 from cloudtrain.job.nodes import SchemaNode
-from cloudtrain.system.plugins import DEFAULT_TARGET, all_targets
+from cloudtrain.system.plugins import DEFAULT_TARGET, all_targets, target_names
 
 _TABLES = load_table(__file__, "other_tools.toml")
 
@@ -59,6 +59,20 @@ def _target_with_alias(word: str) -> str | None:
     for target in all_targets():
         if word in target.facts.place_aliases:
             return str(target.name)
+    return None
+
+
+def settings_hint(name: str, parent: SchemaNode, root: SchemaNode) -> str | None:
+    """Return a hint for a name at the top of a job that is a target's, or that means its choice;
+    None for others."""
+    if parent is not root:
+        return None
+    if name in ("target", "settings"):
+        return "choose one with `--target NAME`; its settings are in `cloudtrain.toml`"
+    if name == "profile":
+        return "choose one with `--profile NAME`"
+    if name in target_names():
+        return f"its settings are in `cloudtrain.toml`, under `[{name}]`"
     return None
 
 

@@ -95,7 +95,7 @@ def _for_script(problem: Problem, text: str, model: type[BaseModel]) -> Problem:
     return replace(problem, hint=hint)
 
 
-_FIELD = re.compile(r"`(?P<field>(?P<name>[a-z_]+): [^`]+)`(?: under `(?P<above>[\w.]+)`)?")
+_FIELD = r"`(?P<field>(?P<name>[a-z_]+): [^`]+)`(?: under `(?P<above>[\w.]+)`)?"
 """A field with its value in a hint, as a job file has it: `gpu: H100`, or with its place: `type:
 torch` under `x`."""
 
@@ -122,14 +122,14 @@ def hint_without_file(hint: str, path: ValuePath) -> str:
             words.append(f"--set {quote(f'{field}={text}')}")
         return f"`{' '.join(words)}`" if words else match[0]
 
-    return _FIELD.sub(as_options, hint)
+    return re.sub(_FIELD, as_options, hint)
 
 
 def _holder_of(field: str, path: ValuePath) -> ValuePath | None:
     """Return the innermost part of the path below which a job has the field; None if none has
     it."""
     holder = None
-    node = node_of_model(TrainingJob)
+    node = node_of_model(TrainingJob)  # pyright: ignore[reportArgumentType]  # it is hashable
     for length, part in enumerate((*path, "")):
         if field in node.field_names():
             holder = path[:length]
@@ -290,7 +290,7 @@ def _get(holder: Any, key: str | int) -> object:
     return holder.get(key)
 
 
-def _put(holder: Any, key: str | int, value: object) -> None:
+def _put(holder: Any, key: Any, value: object) -> None:
     """Set a value in a mapping or list. The index after the last adds it to a list."""
     if isinstance(holder, list) and key == len(holder):
         holder.append(value)

@@ -5,7 +5,6 @@ without an end."""
 from __future__ import annotations
 
 import posixpath
-import re
 from collections.abc import Mapping, Set
 from typing import NamedTuple
 
@@ -74,6 +73,8 @@ def requirement_in(text: str) -> Requirement:
         parsed = Parsed(text)
     except ValueError as error:
         raise ValueError(str(error).splitlines()[0]) from None  # the others point into the text
+    if any(name.endswith("_") for name in (parsed.name, *parsed.extras)):
+        raise ValueError("a name ends with a letter or a digit")  # `packaging` takes the line
     extras = frozenset(map(normal, parsed.extras))
     marker = str(parsed.marker or "")
     check_marker(marker)
@@ -89,7 +90,7 @@ def versions_in(text: str) -> SpecifierSet:
 def _check(text: str, kind: str) -> None:
     if len(text) > _LONGEST or text.count("(") > _DEEPEST:
         raise ValueError(f"the {kind} is too long")
-    if re.fullmatch(r"[\t -~]*", text) is None:
+    if not text.isascii() or not text.replace("\t", "").isprintable():
         raise ValueError(f"the {kind} holds another character than those of ASCII")
 
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ValidationError
 
+from cloudtrain.documents.document import load_table
 from cloudtrain.errors import Problem
 from cloudtrain.job.nodes import KeyProblem, MissingProblem, Source, ValuePath, plain_path
 
@@ -30,7 +32,7 @@ class ProblemsFound(ValueError):
         problems: Sequence[Problem],
         fields: tuple[ValidationError, type[BaseModel]] | None = None,
     ):
-        self.problems = tuple(problems)
+        self.problems: tuple[Problem, ...] = tuple(problems)
         self._fields = fields
         # pydantic encodes the text as UTF-8, and a message may quote half of a character.
         text = "; ".join(problem.message for problem in problems)
@@ -131,3 +133,27 @@ def _is_echo(problem: Problem, problems: Iterable[Problem]) -> bool:
     if not isinstance(problem, MissingProblem):
         return False
     return any(map(problem.is_echo_of, problems))
+
+
+# The codes of errors in job files, settings, commands, runs and targets: the table `codes.toml`,
+# read on first use.
+
+
+class ErrorCode(NamedTuple):
+    """A type of error: its code, a one-line summary, and an explanation of the cause and the
+    correction."""
+
+    code: str
+    summary: str
+    explanation: str
+
+
+@cache
+def error_codes() -> Mapping[str, ErrorCode]:
+    """Return every code that an error of cloudtrain can have."""
+    table = load_table(__file__, "codes.toml")
+    codes = {}
+    for code, entry in table.items():
+        explanation = " ".join(entry["explanation"].split())
+        codes[code] = ErrorCode(code, entry["summary"], explanation)
+    return codes

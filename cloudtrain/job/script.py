@@ -144,7 +144,7 @@ def distribution_of(script: Path, folder: Path | None = None) -> str | None:
     syntax = syntax_of_script(script, folder)
     for library, distribution in _LIBRARIES.items():
         if library in syntax.packages:
-            return None if distribution == "torch" and syntax.is_alone else distribution
+            return None if distribution == "torch" and syntax.why_alone else distribution
     return None
 
 

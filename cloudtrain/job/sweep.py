@@ -215,7 +215,7 @@ class Space:
     """The ranges of all hyperparameters, sorted by name."""
 
     def __init__(self, ranges: Mapping[str, Range]) -> None:
-        self.ranges = dict(sorted(ranges.items()))
+        self.ranges: dict[str, Range] = dict(sorted(ranges.items()))
 
     @property
     def grid_size(self) -> int:

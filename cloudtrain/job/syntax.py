@@ -11,9 +11,9 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from itertools import chain
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from cloudtrain.documents.document import parse_python
 from cloudtrain.runtime.torchrun_words import is_module, words_of_script
@@ -67,22 +67,24 @@ class Save(NamedTuple):
 
 
 class ScriptSyntax(NamedTuple):
-    """What a script and its own modules show. `defaults` maps the script's options to their
-    defaults that are texts."""
+    """What a script and its own modules show. `options` maps the script's options to their
+    defaults, and `defaults` has those that are texts."""
 
     packages: frozenset[str] = frozenset()
     """The packages that the script itself imports."""
-    is_alone: bool = False
-    """Whether the script imports torch, and neither joins other processes nor leaves that to a
-    library."""
+    why_alone: str = ""
+    """Why one process runs the script, as the end of a sentence about it: it imports torch, and
+    neither joins other processes nor leaves that to a library, or it starts the others itself.
+    Empty if several processes may work together."""
     needs_no_launcher: bool = False
     """Whether the script also works if `python` starts it: it asks whether a launcher has set its
-    rank, or leaves the processes to a library."""
+    rank, leaves the processes to a library, or shows no sign of other processes."""
     saves: tuple[Save, ...] = ()
     needs: Mapping[str, tuple[str, int]] = {}
     """The packages that are imported whenever the script starts, each with the file and line of the
     import."""
     defaults: Mapping[str, str] = {}
+    options: Mapping[str, object] = {}
     outside: tuple[tuple[str, int, str], ...] = ()
     """The file, the line and the text of each constant that begins with `../`, except defaults of
     options."""
@@ -94,6 +96,8 @@ class ScriptSyntax(NamedTuple):
     written: tuple[tuple[str, int, str], ...] = ()
     """The file, the line and the folder of each file that is written below a relative folder that
     no call makes."""
+    words: Sequence[ast.AST] = ()
+    """The nodes that hold names or texts."""
 
 
 def script_file(
@@ -126,7 +130,7 @@ class _Import(NamedTuple):
 class _Program:
     """A script with its own modules."""
 
-    nodes: dict[str, list[ast.AST]] = field(default_factory=dict)
+    nodes: dict[str, Nodes] = field(default_factory=dict)
     """The nodes of the script and of each module, by the path of its file."""
     packages: set[str] = field(default_factory=set)
     own_packages: frozenset[str] = frozenset()
@@ -145,8 +149,21 @@ class _Program:
 _Node = TypeVar("_Node", bound=ast.AST)
 
 
+class Nodes(list[ast.AST]):
+    """All nodes of modules, sorted by their types once, because many checks ask for one type."""
+
+    @cached_property
+    def by_type(self) -> Mapping[type, list[Any]]:
+        found: dict[type, list[Any]] = {}
+        for node in self:
+            found.setdefault(type(node), []).append(node)
+        return found
+
+
 def all_of(kind: type[_Node], nodes: Iterable[ast.AST]) -> list[_Node]:
-    """Return the nodes of one type."""
+    """Return the nodes of one type, in their order."""
+    if isinstance(nodes, Nodes):
+        return nodes.by_type.get(kind, [])
     return [node for node in nodes if isinstance(node, kind)]
 
 
@@ -155,37 +172,95 @@ def read_syntax(script: str, read: Callable[[str], str | None]) -> ScriptSyntax:
     at a path such as `src/train.py`, or None if there is none, and raises SyntaxError if Python
     cannot decode it. Modules that cannot be parsed are unknown packages."""
     program = _read_program(script, read)
-    nodes = list(chain.from_iterable(program.nodes.values()))
-    words = [node for node in nodes if type(node) in _WORDS]
+    nodes = Nodes(chain.from_iterable(program.nodes.values()))
+    words: list[ast.AST] = []
+    for kind in _WORDS:
+        words += all_of(kind, nodes)
     calls = list(program.calls())
 
-    defaults: dict[str, str] = {}
+    options: dict[str, object] = {}
     for _, call in calls:
-        defaults.update(_defaults(call))
+        options.update(_defaults(call))
+    defaults = {name: value for name, value in options.items() if isinstance(value, str)}
     values = _assigned(nodes)
     saves = list(_saves(calls, values, defaults))
 
     # The package `integrations` sets the folder itself.
-    names = {node.id for node in all_of(ast.Name, words)}
+    names = {node.id for node in all_of(ast.Name, nodes)}
     if "integrations" not in names:
         for path, call in calls:
             if _parses_output_dir(call):
                 saves.append(Save(path, call.lineno, "output_dir", ""))
                 defaults = {"output_dir": "trainer_output"} | defaults
 
-    asks = any(map(_asks, nodes))
+    asks = any(map(_asks, [*all_of(ast.Call, nodes), *all_of(ast.Compare, nodes)]))
+    joins = any(map(_joins, words))
+    why_alone = ""
+    if "torch" in program.packages and not asks and any(_spawns(call) for _, call in calls):
+        why_alone = "starts its processes itself"
+    elif _is_alone(program.packages, joins, calls):
+        why_alone = "joins no other process"
     return ScriptSyntax(
         packages=program.own_packages,
-        is_alone=_is_alone(program.packages, words, calls),
-        needs_no_launcher=asks or not program.packages.isdisjoint(_LIBRARIES),
+        why_alone=why_alone,
+        # a script without any sign of other processes does not wait for them
+        needs_no_launcher=asks or not joins or not program.packages.isdisjoint(_LIBRARIES),
         saves=tuple(saves),
         needs=program.needs,
         defaults=defaults,
+        options=options,
         outside=tuple(_outside(program, set(defaults.values()))),
         unreadable=tuple(program.unreadable),
         attended=tuple(program.attended),
         written=tuple(_written(calls, values)),
+        words=words,
     )
+
+
+class LibraryUse(NamedTuple):
+    """How a script uses a library."""
+
+    is_imported: bool
+    names: frozenset[str]
+    """The names of the library that it uses, with those of all imports and keywords."""
+    is_certain: bool
+    """Whether nothing else could use the library: no code that the script does not show, and no
+    trainer of another library."""
+
+
+def read_use(words: Sequence[ast.AST], library: str) -> LibraryUse:
+    """Return how a script with these words uses the module `library` and its submodules."""
+    owners: set[str] = set()
+    names: set[str] = set()
+    for node in words:
+        if type(node) is not ast.Import and type(node) is not ast.ImportFrom:
+            continue
+        names |= _names_in(node)
+        start = getattr(node, "module", None)
+        for alias in node.names:
+            module = f"{start}.{alias.name}" if start else alias.name
+            if f"{module}.".startswith(f"{library}."):
+                bound = alias.name if start else module.partition(".")[0]
+                owners.add(alias.asname or bound)
+
+    is_certain = names.isdisjoint({*_DYNAMIC, "*"})
+    is_certain = is_certain and not any(name.endswith("Trainer") for name in names)
+    # Without `as`, the script may have assigned the module to another name.
+    may_be_renamed = library.partition(".")[0] in owners
+    for node in words if owners else ():
+        if type(node) is ast.keyword and node.arg:
+            names.add(node.arg)
+        elif type(node) is ast.Attribute and (may_be_renamed or _owner_of(node) in owners):
+            names.add(node.attr)
+    return LibraryUse(bool(owners), frozenset(names), is_certain)
+
+
+def _owner_of(attribute: ast.Attribute) -> str:
+    """Return the name before the first dot, `smp` of `smp.nn.Linear`; empty if it is no name."""
+    value: ast.expr = attribute.value
+    while isinstance(value, ast.Attribute):
+        value = value.value
+    return value.id if isinstance(value, ast.Name) else ""
 
 
 def _read_program(script: str, read: Callable[[str], str | None]) -> _Program:
@@ -242,7 +317,7 @@ def _read_program(script: str, read: Callable[[str], str | None]) -> _Program:
     return program
 
 
-_NEW = re.compile(
+_NEW = (
     r"\s*(?:type|match|case|except|lazy|(?:async )?def \w+\[|class \w+\[)"
     r"|.*\b(?:[rf]{1,2}|t)[\"']|.*\*"
 )
@@ -251,14 +326,13 @@ _NEW = re.compile(
 
 def _may_be_new(error: SyntaxError) -> bool:
     """Return whether a newer Python may read the line, or the line is unknown."""
-    return error.lineno is None or _NEW.match((error.text or "").lower()) is not None
+    return error.lineno is None or re.match(_NEW, (error.text or "").lower()) is not None
 
 
-def _is_alone(packages: set[str], words: list[ast.AST], calls: list[tuple[str, ast.Call]]) -> bool:
-    """Return whether a program with these imports, names and calls trains in one process."""
-    if "torch" not in packages or not packages.isdisjoint(_DYNAMIC):
-        return False
-    if any(map(_joins, words)):
+def _is_alone(packages: set[str], joins: bool, calls: list[tuple[str, ast.Call]]) -> bool:
+    """Return whether a program with these imports and calls trains in one process. `joins`: a name
+    is a sign of other processes."""
+    if joins or "torch" not in packages or not packages.isdisjoint(_DYNAMIC):
         return False
     if packages - sys.stdlib_module_names <= _PLAIN:
         return True
@@ -316,11 +390,11 @@ def _written(
 
 
 @lru_cache(maxsize=_MOST_MODULES)
-def parse(text: str) -> tuple[ast.Module, list[ast.AST]]:
+def parse(text: str) -> tuple[ast.Module, Nodes]:
     """Return a module and its nodes as `ast.walk` gives them, but those without parts, such as
     `Load` and `Add`, which are half of all. Several rules ask for those of one text."""
     module = parse_python(text)
-    nodes: list[ast.AST] = [module]
+    nodes = Nodes([module])
     for node in nodes:  # the list grows meanwhile
         for name in node._fields:
             part = getattr(node, name, None)
@@ -417,10 +491,12 @@ def _imports(nodes: list[ast.AST], path: str, folder: str) -> Iterator[_Import]:
     """Yield each import of the module at `path`. The script is in `folder`."""
     at_top = [folder, ""]
     for node in nodes:
+        names: list[str] = []
         if isinstance(node, ast.Import):
             for alias in node.names:
                 package = alias.name.partition(".")[0]
                 yield _Import(node, package, _module_files([alias.name], at_top))
+                names.append(alias.name)
         elif isinstance(node, ast.ImportFrom):
             # Each name may be a module itself: `from package import module`.
             start = [node.module] if node.module else []
@@ -432,6 +508,12 @@ def _imports(nodes: list[ast.AST], path: str, folder: str) -> Iterator[_Import]:
             else:
                 package = names[0].partition(".")[0]
                 yield _Import(node, package, _module_files(names, at_top))
+        if _TENSORBOARD in names and isinstance(node, ast.Import | ast.ImportFrom):
+            yield _Import(node, "tensorboard", [])
+
+
+_TENSORBOARD = "torch.utils.tensorboard"
+"""A module of PyTorch that imports a package which PyTorch does not bring."""
 
 
 def _module_files(names: Sequence[str], folders: Sequence[str]) -> list[str]:
@@ -488,19 +570,26 @@ def _asks(node: ast.AST) -> bool:
     return False
 
 
-def _defaults(call: ast.Call) -> Iterator[tuple[str, str]]:
-    """Yield the option that one `add_argument` call adds, with its default, if that is a text."""
-    if getattr(call.func, "attr", "") != "add_argument":
-        return
+def _spawns(call: ast.Call) -> bool:
+    """Return whether a call starts the processes of a training: `mp.spawn(work, nprocs=8)`."""
+    if name_of(call) not in ("spawn", "start_processes"):
+        return False
+    owner = getattr(call.func, "value", None)
+    of_torch = getattr(owner, "id", getattr(owner, "attr", "")) in ("mp", "multiprocessing")
+    return of_torch or any(word.arg == "nprocs" for word in call.keywords)
+
+
+def _defaults(call: ast.Call) -> Iterator[tuple[str, object]]:
+    """Yield the option with a value that one `add_argument` call adds, with its default, if that is
+    a number or a text."""
     names = [str(word.value) for word in all_of(ast.Constant, call.args)]
     long_names = [name for name in names if name.startswith("--")]
-    if not long_names:
+    if name_of(call) != "add_argument" or not long_names:
         return
-    for word in call.keywords:
-        if word.arg == "default":
-            match word.value:
-                case ast.Constant(value=str(default)):
-                    yield long_names[0].removeprefix("--"), default
+    words = {word.arg: getattr(word.value, "value", None) for word in call.keywords}
+    default = words.get("default")
+    if isinstance(default, int | float | str) and words.keys().isdisjoint(("action", "nargs")):
+        yield long_names[0].removeprefix("--"), default
 
 
 def _saved_to(call: ast.Call) -> ast.expr | None:
@@ -584,7 +673,7 @@ def _place(
     """Return the option with which a path begins, if any, and the rest of the path; None if the
     beginning is unknown. `values` are the expressions that are assigned to names, `options` the
     script's options by the attributes that hold their values."""
-    if depth == 0:  # a name may be assigned to itself
+    if node is None or depth == 0:  # a name may be assigned to itself
         return None
     match node:
         case ast.Constant(value=str(text)):

@@ -16,6 +16,7 @@ from pydantic import (
     Field,
     JsonValue,
     SerializerFunctionWrapHandler,
+    WithJsonSchema,
     model_serializer,
 )
 
@@ -128,6 +129,21 @@ Preferred = Annotated[
 """An instance type as a string, or with its own count and training plan."""
 
 
+MetricPatterns = Annotated[
+    dict[str, str],
+    BeforeValidator(lambda value: {} if value == "none" else value),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "object", "additionalProperties": {"type": "string"}},
+                {"const": "none"},
+            ]
+        }
+    ),
+]
+"""Regular expressions by the names of metrics. `none` is an empty mapping that is set."""
+
+
 def _resource_rules(resources: Mapping[str, object]) -> Iterator[Problem]:
     """Yield a problem for each field that names the machines again, or too many of them."""
     machines = ("instance_type", "gpu", "instance_preferences")
@@ -226,7 +242,7 @@ Name = Annotated[str, Field(pattern=PLACE_NAME, max_length=64)]
 AssetWord = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,254}$")]
 """The name or version of an asset of Azure ML."""
 
-_REFERENCE = re.compile(r"[a-z]+:\S.*")
+_REFERENCE = r"[a-z]+:\S.*"
 
 
 def _environment_rules(environment: Mapping[str, object]) -> Iterator[Problem]:
@@ -245,7 +261,7 @@ def _environment_rules(environment: Mapping[str, object]) -> Iterator[Problem]:
         if isinstance(value, Mapping):
             places = {(*path, target): text for target, text in value.items()}
         for place, text in places.items():
-            if isinstance(text, str) and not _REFERENCE.fullmatch(text):
+            if isinstance(text, str) and not re.fullmatch(_REFERENCE, text):
                 message = f"the secret `{name}` must be the location of its value"
                 hint = f"write for example `env:{name}` or `file:~/.secrets/{name}`"
                 yield Problem(place, message, hint, code="CT070")
@@ -331,6 +347,31 @@ class Environment(TargetValues):
             variables: Mapping[str, str] = ...,
             secrets: Mapping[str, NamedInput] = ...,
             **environments: str | None,
+        ) -> None: ...
+
+
+class Tracking(Model):
+    """Where the script's experiment tracking writes. Each field sets the environment variables that
+    a library reads; the script imports the library and logs with it, as it does elsewhere."""
+
+    mlflow: Named | None = None
+    """MLflow: the tracking URI, or the ARN of SageMaker's tracking server or MLflow app. The
+    experiment is named after the job, and the MLflow run after the run."""
+    wandb: Literal["offline", "online"] | None = None
+    """Weights & Biases: `offline` writes files that `wandb sync` uploads later; `online` needs the
+    secret `WANDB_API_KEY`. The project is named after the job."""
+    tensorboard: bool = Field(default=False, strict=True)
+    """TensorBoard: `TENSORBOARD_LOGGING_DIR` is a folder that outlives the run. Trainers of Hugging
+    Face write there; pass it to `SummaryWriter` elsewhere."""
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            *,
+            mlflow: NamedInput | None = None,
+            wandb: Literal["offline", "online"] | None = None,
+            tensorboard: bool = False,
         ) -> None: ...
 
 
@@ -438,11 +479,11 @@ def _text_faults(text: str) -> Iterator[tuple[str, str]]:
     UTF-8 cannot encode."""
     if "\0" in text:
         yield "a NUL character, which ends every argument", "remove it"
-    if not text.isascii() and _SURROGATE.search(text):
+    if not text.isascii() and re.search(_SURROGATE, text):  # compiled if a text needs it
         yield "half of a character (a lone surrogate)", "write the character itself"
 
 
-_SURROGATE = re.compile("[\ud800-\udfff]")
+_SURROGATE = "[\ud800-\udfff]"
 
 
 @per_target(dict[str, JsonValue], suffix=OVERRIDES, default_factory=dict)
@@ -481,13 +522,26 @@ class TrainingJob(FromFile):
     checkpoint: Checkpoint | None = None
     spot: Spot | None = None
     max_runtime: Duration | None = None
-    metrics: dict[str, str] = Field(default_factory=dict)
-    """Maps the name of a metric to a regular expression with one group. SageMaker and local runs
-    apply it to the output."""
+    stop_when_idle: Duration | None = None
+    """Stop the run when all its GPUs have been idle (under 10% of utilization) for this time, on
+    this machine and on Slurm."""
+    stop_when_stalled: Duration | None = None
+    """Stop the run when a rank has held the others up for this time. Without this field, a notice
+    names the rank, and the run continues."""
+    metrics: MetricPatterns = Field(default_factory=dict)
+    """Maps the name of a metric to a regular expression with one group, which is applied to the
+    output. Without this field, metrics are recognised in the output of a script that reports none;
+    `none` switches that off."""
+    tracking: Tracking | None = None
     tags: dict[str, str] = Field(default_factory=dict)
     description: str | None = None
 
     _rules = all_at_once(_job_rules)
+
+    @property
+    def has_no_metrics(self) -> bool:
+        """Whether the job says `metrics: none`."""
+        return "metrics" in self.model_fields_set and not self.metrics
 
     @classmethod
     def from_script(
@@ -514,9 +568,11 @@ class TrainingJob(FromFile):
 
         if isinstance(arguments, str):
             message = "the arguments of a script are a list of texts, not one text"
-            raise UsageError(message, hint=f"write `{arguments.split()!r}`")
+            raise UsageError(message, hint=f"write `{arguments.split()!r}`", code="CT909")
         words = [str(word) for word in arguments]
-        return cls(**fields_of_script(Path(script), words, Path.cwd()) | fields)
+        values = fields_of_script(Path(script), words, Path.cwd())
+        values.update(fields)
+        return cls(**values)
 
     @property
     def view(self) -> TrainingJob:
@@ -544,7 +600,10 @@ class TrainingJob(FromFile):
             checkpoint: Checkpoint | Fields | None = None,
             spot: Spot | Fields | None = None,
             max_runtime: DurationInput | None = None,
-            metrics: Mapping[str, str] = ...,
+            stop_when_idle: DurationInput | None = None,
+            stop_when_stalled: DurationInput | None = None,
+            metrics: Mapping[str, str] | Literal["none"] = ...,
+            tracking: Tracking | Fields | None = None,
             tags: Mapping[str, str] = ...,
             description: str | None = None,
             **overrides: Mapping[str, Json],

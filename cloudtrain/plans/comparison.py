@@ -112,7 +112,7 @@ def _between_lists(
         for old, new in zip_longest(old_numbers, new_numbers):
             old_value = ABSENT if old is None else before[old]
             new_value = ABSENT if new is None else after[new]
-            number = new if old is None else old
+            number: Any = new if old is None else old
             yield from changes_between(old_value, new_value, (*path, number))
 
 

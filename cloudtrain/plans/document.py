@@ -223,8 +223,8 @@ def _in_shell(match: re.Match[str]) -> str:
 
 # Width and wrapping of text. Literals in backticks are never broken.
 
-_WORD = re.compile(r"(?:`[^`]*`|[^\s`]|`)+")
-_LITERAL = re.compile(r"(`[^`]*`)")
+_WORD = r"(?:`[^`]*`|[^\s`]|`)+"
+_LITERAL = r"(`[^`]*`)"
 
 
 def width_of(text: str) -> int:
@@ -255,7 +255,7 @@ def wrap(text: str, width: int | None, *, indent: int = 0) -> list[str]:
     lines: list[str] = []
     for paragraph in paragraphs:
         line = ""
-        for word in _WORD.findall(paragraph):
+        for word in re.findall(_WORD, paragraph):
             if line and indent + width_of(f"{line} {word}") > width:
                 lines.append(line)
                 line = ""
@@ -267,7 +267,7 @@ def wrap(text: str, width: int | None, *, indent: int = 0) -> list[str]:
 def literals(text: str) -> list[Span]:
     """Return `text` as spans. Backticked literals have the style of code."""
     spans = []
-    for part in _LITERAL.split(text):
+    for part in re.split(_LITERAL, text):
         if part:
             is_literal = part.startswith("`") and len(part) > 1
             spans.append(Span(part, "code" if is_literal else ""))

@@ -3,11 +3,14 @@ text is escaped."""
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Callable, Sequence
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from cloudtrain.errors import CloudtrainError, MissingExtra
+from cloudtrain.plans.chart import svg_of
 from cloudtrain.plans.document import (
     LEVEL_STYLE,
     Block,
@@ -27,6 +30,9 @@ from cloudtrain.plans.document import (
     visible,
 )
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 _STYLE = f"<style>\n{Path(__file__).with_name('notebook.css').read_text('utf-8')}</style>"
 """JupyterLab styles the content of cells: tables are right-aligned and striped, with equal columns.
 The repeated class overrides these rules, and those of a site made with Material for MkDocs. Colours
@@ -40,6 +46,20 @@ styles."""
 def to_html(document: Document) -> str:
     """Return the document as one `<div class="cloudtrain">`, which loads no external files."""
     return f'<div class="cloudtrain">\n{_STYLE}\n{_body(document.blocks)}\n</div>\n'
+
+
+def picture(draw: Callable[[], Figure], words: str) -> str:
+    """Return a figure as an image, whose styles have no effect on the page. `words` are read out
+    instead of it. Without matplotlib, return what to install; if there is nothing to draw or it
+    cannot be read, return an empty text."""
+    try:
+        svg = svg_of(draw())
+    except MissingExtra as error:
+        return to_html(Document([Notice("notice", error.message, hint=error.hint)]))
+    except (CloudtrainError, OSError):
+        return ""
+    data = b64encode(svg.encode()).decode()
+    return f'<img alt="{_escape(words)}" src="data:image/svg+xml;base64,{data}">\n'
 
 
 def _body(blocks: Sequence[Block]) -> str:

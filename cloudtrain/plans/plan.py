@@ -147,6 +147,15 @@ class PlannedTrial(NamedTuple):
         return f"trial {self.number} of {self.total} will be `{self.run}`: {self.values}"
 
 
+class Numbers(NamedTuple):
+    """The limits of a plan, with sums in US dollars at list prices. None if unknown or without
+    limit; on a target that is free, all sums are 0."""
+
+    at_most: float | None = None
+    per_hour: float | None = None
+    max_runtime_seconds: int | None = None
+
+
 class Bundle(NamedTuple):
     """The hash, size and file count of the user's code. Compiling a job needs nothing else about
     the code."""
@@ -263,6 +272,7 @@ class Plan(Printable):
     outputs: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
     environment: JsonMapping = field(default_factory=dict, repr=False, compare=False)
     """The packages that the job installs, as JSON data; empty if it installs none."""
+    numbers: Numbers = field(default=Numbers(), repr=False, compare=False)
     hidden: tuple[str, ...] = field(default=(), repr=False, compare=False)
     """Secrets in the request. Every rendering hides them; the request that is sent contains
     them."""
@@ -343,6 +353,39 @@ class Plan(Printable):
         """Return the result of `to_dict` as indented JSON, with a newline at the end."""
         return json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n"
 
+    def short(self) -> JsonObject:
+        """Return what a reader wants to know before the plan is sent, as JSON data of a few lines:
+        numbers, and the first findings. Secrets are hidden."""
+        findings = []
+        for finding in self.findings[:_FEW]:
+            level = finding.level.value
+            findings.append({"code": finding.code, "level": level, "message": finding.message})
+        content = {
+            "plan": self.sha256,
+            "run": self.run_name,
+            "target": self.target,
+            "place": self.place,
+            **self.to_numbers(),
+            "findings": findings,
+            "findings_left_out": len(self.findings) - len(findings),
+        }
+        for upload in self.uploads:
+            if upload.kind == "code":
+                content["code"] = {"files": upload.file_count, "bytes": upload.size}
+        return hide(content, self.hidden)
+
+    def to_numbers(self) -> JsonObject:
+        """Return how large, how long and how expensive the run can become, as JSON data."""
+        processes = Processes.of(self.processes)
+        numbers = self.numbers._asdict()
+        seconds = numbers.pop("max_runtime_seconds")
+        return {
+            "instances": len(processes.started) or None,
+            "processes": processes.ranks.total() or len(processes) or None,
+            "cost": {**numbers, "currency": "USD"},
+            "max_runtime_seconds": seconds,
+        }
+
     def forms(self) -> dict[str, Callable[[], str]]:
         """Map each of the target's `plan_formats` to a function that returns the request in that
         format. Other tools for the target read these formats."""
@@ -356,6 +399,8 @@ class Plan(Printable):
         summary = [*self.summary]
         if self.settings:
             summary.append(("settings", "\n".join(self.settings)))
+        if not whole:  # else it stands beside the request
+            summary.append(("plan", self.sha256[:12]))
 
         blocks: list[Block] = [Heading(f"{self.run_name} on {self.target}"), Pairs(summary)]
         others = [finding for finding in self.findings if finding.level is not Level.ERROR]
@@ -404,7 +449,8 @@ class Plan(Printable):
 
     def to_estimator(self, session: object = None) -> Any:
         """Return an estimator whose `fit(**plan.fit_arguments())` sends the request. `session` is a
-        session of the SDK; None creates one."""
+        session of the SDK; None creates one. A warning says what is unusual about the estimator,
+        for example that it has no `distribution`."""
         return self._export("to_estimator")(session)
 
     def fit_arguments(self) -> JsonObject:
@@ -413,7 +459,8 @@ class Plan(Printable):
 
     def to_model_trainer(self, session: object = None) -> Any:
         """Return a model trainer whose `train(**plan.train_arguments())` sends the request.
-        `session` is a session of the SDK; None creates one."""
+        `session` is a session of the SDK; None creates one. A warning says what is unusual about
+        the trainer. The SDK asks AWS when it makes the trainer."""
         return self._export("to_model_trainer")(session)
 
     def train_arguments(self) -> JsonObject:
@@ -455,6 +502,7 @@ class PlanForms(Protocol):
     def __call__(self, plan: Plan, /) -> dict[str, Callable[[], str]]:
         """Map each format's name to a function that returns the request in that format; empty if
         other tools cannot send the request."""
+        ...
 
 
 @ability("export")
@@ -465,6 +513,9 @@ class PlanExports(Protocol):
     def of(self, plan: Plan, /) -> object | None:
         """Return an instance for a plan, or None if other tools cannot send the request."""
 
+
+_FEW = 8
+"""The most findings of a plan's short form."""
 
 _NAMED = ("run_name", "request", "uploads", "summary", "notes", "trials", "outputs")
 """The fields of a plan that may hold the run's name, besides the processes."""

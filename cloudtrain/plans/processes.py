@@ -96,7 +96,7 @@ class Processes(Sequence[Process]):
     """All processes of a job, in the order of the plan."""
 
     def __init__(self, groups: Iterable[Alike] = ()) -> None:
-        self.groups = tuple(group for group in groups if group.count)
+        self.groups: tuple[Alike, ...] = tuple(group for group in groups if group.count)
 
     @classmethod
     def of(cls, processes: Iterable[Process]) -> Processes:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import time
+from collections import defaultdict
 from collections.abc import Collection, Mapping
 
-from cloudtrain.job.model import format_duration
+from cloudtrain.errors import shortened
+from cloudtrain.job.model import format_duration, format_size
 from cloudtrain.plans.document import (
     Block,
     Cell,
@@ -18,7 +20,16 @@ from cloudtrain.plans.document import (
     Style,
     Table,
 )
-from cloudtrain.plans.states import PLACES, RunState, RunStatus, Transition
+from cloudtrain.plans.progress import (
+    PLACES,
+    MetricSummary,
+    Notice,
+    RunStatus,
+    TrainingProgress,
+    Transition,
+)
+from cloudtrain.plans.sparkline import sparkline
+from cloudtrain.plans.states import RunState
 
 STATE_STYLE: dict[RunState, Style] = {
     RunState.PENDING: "dim",
@@ -59,9 +70,14 @@ def run_document(
         "restarts": str(status.restarts) if status.restarts else None,
         "cost": cost_text(status),
         "progress": progress_text(status),
-        "metrics": metrics_text(status.metrics),
+        "metric": _main_text(status.main),
+        "metrics": _others_text(status),
     }
+    for instance, values in status.machines.items():
+        label = f"instance {instance}" if len(status.machines) > 1 else "machine"
+        after[label] = machine_text([values])
     rows = _present(before)
+    rows += [(notice.kind.replace("_", " "), _notice_cell(notice)) for notice in current(status)]
     rows.append(("reference", ref))
     rows += (more or {}).items()
     rows += _present(after)
@@ -73,6 +89,91 @@ def run_document(
     if status.details:
         blocks += [Heading("Last output"), Lines(status.details)]
     return Document(blocks)
+
+
+def machine_text(machines: Collection[Mapping[str, float]]) -> str:
+    """Return a text such as `8 GPUs 93%, GPU memory 88%, cpu 45%, memory 61% of 64 GiB`. Of
+    several machines, it has the mean CPU, the fullest memory and disk, and all GPUs."""
+    of: dict[str, list[float]] = defaultdict(list)
+    for values in machines:
+        for name, value in values.items():
+            gpu, _, kind = name.partition(".")
+            of[f"gpu.{kind}" if kind else gpu].append(value)
+
+    words = []
+    rates = of["gpu.utilization"]
+    if rates:
+        count = "GPU" if len(rates) == 1 else f"{len(rates)} GPUs"
+        words.append(f"{count} {sum(rates) / len(rates):.0f}%")
+    shares = [*map(_share, zip(of["gpu.memory"], of["gpu.memory_limit"], strict=False))]
+    if shares:
+        words.append(f"GPU memory {max(shares):.0%}")
+    if of["gpu.power"]:
+        words.append(f"{sum(of['gpu.power']):.0f} W")
+    if of["cpu"]:
+        words.append(f"cpu {sum(of['cpu']) / len(of['cpu']):.0f}%")
+    pairs = list(zip(of["memory"], of["memory_limit"], strict=False))
+    if pairs:
+        fullest = max(pairs, key=_share)
+        words.append(f"memory {_share(fullest):.0%} of {format_size(fullest[1])}")
+    if of["disk_free"]:
+        words.append(f"{format_size(min(of['disk_free']))} of disk free")
+    return ", ".join(words)
+
+
+def _share(pair: tuple[float, float]) -> float:
+    used, limit = pair
+    return used / limit if limit else 0.0
+
+
+_LASTING = ("alert", "not_finite", "exploding")
+"""Kinds of notices that still explain something when the run has ended."""
+
+_NOTICES = 5
+"""Notices that are shown."""
+
+
+def current(status: RunStatus) -> list[Notice]:
+    """Return the newest notices of what is not over, the newest last."""
+    lasting = [notice for notice in status.notices if notice.ended is None]
+    if status.state.is_final:
+        lasting = [notice for notice in lasting if notice.kind in _LASTING]
+    return lasting[-_NOTICES:]
+
+
+def _notice_cell(notice: Notice) -> Span:
+    text = notice.text if notice.rank is None else f"rank {notice.rank}: {notice.text}"
+    return Span(f"{text} ({_moment(notice.time)})", "warn" if notice.kind == "alert" else "bad")
+
+
+_NARROW = 8
+"""Columns of a sparkline in a list."""
+
+_LONGEST = 20
+"""Letters of a metric's name in a list."""
+
+
+def _main_text(main: MetricSummary | None) -> str:
+    """Return a text such as `loss 0.25 (step 100), lowest 0.2 (step 80)` and a sparkline."""
+    if main is None:
+        return ""
+    text = f"{main.name} {number(main.last)}{_at(main.step)}"
+    if main.best is not None and main.best != main.last:
+        word = "lowest" if main.is_minimized else "highest"
+        text += f", {word} {number(main.best)}{_at(main.best_step)}"
+    return f"{text} {sparkline(main.trend, len(main.trend))}".rstrip()
+
+
+def _others_text(status: RunStatus) -> str:
+    """Return the metrics besides the main one."""
+    others = dict(status.metrics)
+    if status.main is not None:
+        others.pop(status.main.name, None)
+    return metrics_text(others) if others.keys() - {*PLACES, *PROGRESS} else ""
+
+
+def _at(step: float | None) -> str:
+    return "" if step is None else f" (step {number(step)})"
 
 
 def _present(facts: Mapping[str, Cell | None]) -> list[tuple[str, Cell]]:
@@ -120,18 +221,20 @@ PROGRESS = ("total", "seconds_left")
 
 
 def progress_text(status: RunStatus) -> str:
-    """Return a text such as `45%, step 207 of 460, 3m left`; empty if the script reports no total.
-    For an ended run, the time left is omitted."""
-    metrics = status.metrics
-    step = metrics.get("step")
-    total = metrics.get("total")
-    if step is None or not total:
+    """Return a text such as `45%, step 207 of 460, 3m left`; empty if the end is unknown. For an
+    ended run, the time left is omitted."""
+    progress = status.progress
+    step = status.metrics.get("step")
+    total = status.metrics.get("total")
+    if progress is None and step is not None and total:
+        progress = TrainingProgress("step", step, total, status.metrics.get("seconds_left"))
+    # the last epoch counts as open until the next one begins
+    if progress is None or (progress.unit == "epoch" and status.state.is_final):
         return ""
-    share = min(1.0, step / total)
-    text = f"{share:.0%}, step {number(step)} of {number(total)}"
-    left = metrics.get("seconds_left")
-    if left is not None and not status.state.is_final:
-        text += f", {format_duration(left)} left"
+    text = f"{progress.fraction:.0%}, {progress.unit} {number(progress.at)} of "
+    text += number(progress.end)
+    if progress.seconds_left is not None and not status.state.is_final:
+        text += f", {format_duration(progress.seconds_left)} left"
     return text
 
 
@@ -148,7 +251,16 @@ def news_text(status: RunStatus) -> str:
     if "trials" in metrics and "ended" in metrics:
         ended = number(metrics["ended"])
         return best_words(metrics) or f"{ended} of {number(metrics['trials'])} ended"
+    notices = current(status)
+    if notices and not status.state.is_final:  # a list does not ask again for those of others
+        return notices[-1].text
+    main = status.main
     parts = _values(metrics, without=(*PLACES, *PROGRESS))
+    if main is not None:
+        name = shortened(main.name, _LONGEST)
+        parts = [f"{name} {number(main.last)} {sparkline(main.trend, _NARROW)}".rstrip()]
+        if main.best is not None and main.best != main.last:
+            parts.append(f"best {number(main.best)}")
     progress = progress_text(status)
     if progress and not status.state.is_final:
         parts.insert(0, progress.partition(",")[0])

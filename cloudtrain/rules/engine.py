@@ -11,10 +11,11 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from enum import Enum
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from cloudtrain.code.tree import Tree
 from cloudtrain.documents.document import load_toml
@@ -112,6 +113,8 @@ class Reading:
 
     distribution_key: ClassVar[str] = "distribution"
     """The key of the overrides that determines how the processes start."""
+    has_image: ClassVar[bool] = True
+    """Whether the run may work in a container's image, which has packages of its own."""
     paths: ClassVar[Mapping[ValuePath, KeysOf]] = {}
     """Maps the beginning of a path in the job to the positions in the overrides that write the same
     part of the request."""
@@ -150,7 +153,7 @@ class Reading:
             return None
         return (self.service + OVERRIDES, *keys)
 
-    @property
+    @cached_property
     def distribution(self) -> Distribution:
         return self.job.distribution
 
@@ -159,11 +162,11 @@ class Reading:
         """The launcher that the distribution needs."""
         return launcher_of(self.distribution)
 
-    @property
+    @cached_property
     def resources(self) -> Resources:
         return self.job.resources
 
-    @property
+    @cached_property
     def parameters(self) -> Mapping[str, Any]:
         """The script's hyperparameters, without those for launchers."""
         return self.job.hyperparameters
@@ -208,7 +211,7 @@ class Reading:
         path = ("resources", "instance_type")
         return Machines((MachineGroup(name, resources.instance_count, row, path=path),))
 
-    @property
+    @cached_property
     def uses(self) -> Sequence[Use]:
         """The machines that the request pays for, and how long and how often."""
         return [Use(self.machines, self.longest_run)]
@@ -217,6 +220,11 @@ class Reading:
     def framework(self) -> str | None:
         """The framework of the request's image; None if unknown."""
         return self.job.environment.framework
+
+    def can_import(self, name: str, settings: Any) -> bool | None:
+        """Return whether the run can import a module without installing it; None if that is not
+        known."""
+        return None
 
     @cached_property
     def images(self) -> Sequence[tuple[str, ValuePath]]:
@@ -257,6 +265,10 @@ class Subject:
     tree: Tree
     times: int = 1
     """How often the job is started: the number of a sweep's trials."""
+    is_asked: bool = False
+    """Whether the target is asked about the plan as well, before anything is sent."""
+    estimates: Path | None = None
+    """The folder of the estimates of `cloudtrain fit`; None if this machine has none."""
 
     @property
     def job(self) -> TrainingJob:
@@ -309,7 +321,17 @@ class Fault(NamedTuple):
 
 
 Check = Callable[[Subject], Iterable[Fault]]
-_Check = TypeVar("_Check", bound=Check)
+
+
+class Nature(str, Enum):
+    """What a rule reports. It says whether `--ignore` can help."""
+
+    JUDGEMENT = "judgement"
+    """Something that is probably wrong. The user may know better."""
+    FACT = "fact"
+    """Something without which the job cannot run is missing or not valid."""
+    CAP = "cap"
+    """The user's cap on spending. Whoever could ignore it would set the cap."""
 
 
 class Rule(NamedTuple):
@@ -323,6 +345,14 @@ class Rule(NamedTuple):
     """None for a rule that only the target can check, in `Service.check`."""
     text: str = ""
     """The documentation of a rule without a check."""
+    nature: Nature = Nature.JUDGEMENT
+    needs_request: bool = True
+    """Whether a target's rule can only check a job that was compiled to a request."""
+
+    @property
+    def can_be_ignored(self) -> bool:
+        """Whether `--ignore` accepts the rule."""
+        return self.nature is Nature.JUDGEMENT
 
     @property
     def summary(self) -> str:
@@ -370,59 +400,44 @@ def removal(path: ValuePath) -> str:
 
 
 registered: dict[str, Rule] = {}
-money_checks: set[Check | None] = set()
-_of_caps: set[str] = set()
-"""Declared rules without which the price that a cap counts would not be that of the machines."""
-
-
-def about_money(check: _Check) -> _Check:
-    """Mark a check that keeps a budget: whoever ignored its rules would set the budget."""
-    money_checks.add(check)
-    return check
 
 
 def can_be_ignored(code: str) -> bool:
     """Return whether `--ignore` accepts a code; codes that no rule has are left to others."""
-    if code in _of_caps:
-        return False
-    return code not in registered or registered[code].check not in money_checks
+    return code not in registered or registered[code].can_be_ignored
 
 
-def rule(code: str, level: Level) -> Callable[[Check], Check]:
+def rule(
+    code: str, level: Level, nature: Nature = Nature.JUDGEMENT, *, needs_request: bool = True
+) -> Callable[[Check], Check]:
     """Return a decorator that registers a check under its code."""
 
     def register(check: Check) -> Check:
         assert code not in registered, f"two rules are called {code}"
-        registered[code] = Rule(code, level, check)
+        registered[code] = Rule(code, level, check, "", nature, needs_request)
         return check
 
     return register
 
 
-def declare(code: str, level: Level, text: str) -> None:
+def declare(code: str, level: Level, text: str, nature: Nature = Nature.JUDGEMENT) -> None:
     """Register a rule without a check function: other code finds its violations. `text` is the
     rule's documentation, which a check would have as its docstring."""
     assert code not in registered, f"two rules are called {code}"
-    registered[code] = Rule(code, level, None, text)
+    registered[code] = Rule(code, level, None, text, nature)
 
 
 def declare_all(file: Path) -> None:
-    """Register the rules of a TOML table, each with its level and its documentation, as `declare`
-    does. With `keeps_caps`, `--ignore` does not accept the rule."""
+    """Register the rules of a TOML table, each with its level, its documentation and its nature, as
+    `declare` does."""
     for code, row in load_toml(file.read_text("utf-8")).items():
-        declare(code, Level(row["level"]), row["text"])
-        if row.get("keeps_caps", False):
-            _of_caps.add(code)
-
-
-def level_of(code: str) -> Level:
-    """Return the severity of findings with the given code."""
-    return registered[code].level
+        nature = Nature(row.get("nature", Nature.JUDGEMENT))
+        declare(code, Level(row["level"]), row["text"], nature)
 
 
 def finding_of(code: str, message: str, hint: str | None, path: ValuePath = ()) -> Finding:
     """Return a finding with the severity that is declared for its code."""
-    return Finding(code, level_of(code), message, hint, path)
+    return Finding(code, registered[code].level, message, hint, path)
 
 
 _PORTABLE_MODULES = ("cloudtrain.rules.job", "cloudtrain.rules.scripts", "cloudtrain.rules.values")
@@ -484,53 +499,65 @@ def rule_named(code: str) -> Rule:
     if name in registered:
         return registered[name]
 
-    from cloudtrain.job.codes import error_codes
+    from cloudtrain.job.problems import error_codes
 
     if name in error_codes():
         message = f"`{name}` is an error code, and errors cannot be ignored"
         hint = f"`cloudtrain explain {name}` explains how to correct it"
-        raise UsageError(message, hint=hint)
+        raise UsageError(message, hint=hint, code="CT930")
 
     near = did_you_mean(name, registered) if len(code) > 3 else None
     hint = near if isinstance(near, NearName) else "`cloudtrain explain` lists all codes"
-    raise UsageError(f"the rule `{shortened(code)}` does not exist", hint=hint)
+    raise UsageError(f"the rule `{shortened(code)}` does not exist", hint=hint, code="CT929")
 
 
 def check_plan(
     subject: Subject, *, ignore: Sequence[str] = (), portable: bool = False
 ) -> tuple[Finding, ...]:
     """Return all findings for a plan, errors first. `ignore` are codes of rules to skip, in upper
-    or lower case. `portable` applies only the portable rules, for a job that could not be compiled
-    to a request.
+    or lower case. `portable` applies only the rules that need no request of the target, for a job
+    that could not be compiled to one.
 
     Raises:
-        UsageError: `ignore` names a rule that does not exist, or one about the budget.
+        UsageError: `ignore` names a rule that does not exist, or one that is no judgement.
     """
     ignored = {rule_named(code) for code in ignore}
     for unwanted in ignored:
-        if not can_be_ignored(unwanted.code):
-            message = f"`{unwanted.code}` keeps your budget, so it cannot be ignored"
-            hint = (
-                "shorten `max_runtime`, use smaller instances, or raise the cap in your own "
-                "`cloudtrain.toml`"
-            )
-            raise UsageError(message, hint=hint)
+        if not unwanted.can_be_ignored:
+            raise _not_ignorable(unwanted)
 
     target = subject.target
     load_rules(target)
-    prefixes = (PORTABLE,) if portable else (PORTABLE, target.prefix)
     skipped: list[str | None] = []
     if subject.processing is not None:
         skipped += target.parts.get("training_rules", "").split()
 
     findings: list[Finding] = []
     for code, known in sorted(registered.items()):
-        if code.startswith(prefixes) and known.module not in skipped and known not in ignored:
+        is_of_target = code.startswith(target.prefix) and not (portable and known.needs_request)
+        if not is_of_target and not code.startswith(PORTABLE):
+            continue
+        if known.module not in skipped and known not in ignored:
             findings += known.findings(subject)
 
     order = list(Level)
     findings.sort(key=lambda finding: (order.index(finding.level), finding.code))
     return tuple(findings)
+
+
+def _not_ignorable(rule: Rule) -> UsageError:
+    """Return the error for `--ignore` with a rule that is no judgement."""
+    if rule.nature is Nature.CAP:
+        message = f"`{rule.code}` keeps your budget, so it cannot be ignored"
+        hint = (
+            "shorten `max_runtime`, use smaller instances, or raise the cap in your own "
+            "`cloudtrain.toml`"
+        )
+        return UsageError(message, hint=hint, code="CT930")
+    message = f"`{rule.code}` cannot be ignored, because the job could not run nevertheless"
+    return UsageError(
+        message, hint=f"`cloudtrain explain {rule.code}` says what to do about it", code="CT930"
+    )
 
 
 # Functions that read values from a finished request. Overrides can put anything into a request, so

@@ -8,24 +8,33 @@ import warnings
 from collections.abc import Iterator, Mapping
 from itertools import takewhile
 
-from cloudtrain.errors import InPlace, ValuePath, did_you_mean, dotted, quoted
+from cloudtrain.errors import InPlace, ValuePath, did_you_mean, dotted, quoted, shortened
 from cloudtrain.job.distribution import TensorFlow
 from cloudtrain.job.model import OVERRIDES, exact_duration
 from cloudtrain.job.options import Options, options_of_script
 from cloudtrain.plans.plan import Finding, Level
+from cloudtrain.plans.processes import Processes
 from cloudtrain.rules.engine import (
     Fault,
     Reading,
     Subject,
     declare,
-    level_of,
+    finding_of,
     plural,
     removal,
     rule,
 )
-from cloudtrain.rules.facts import NEWEST, SCHEDULES, Version, too_new, uses_pipelining
+from cloudtrain.rules.facts import (
+    NEWEST,
+    SCHEDULES,
+    Version,
+    read_requirements,
+    too_new,
+    uses_pipelining,
+)
 from cloudtrain.rules.named import variables
 from cloudtrain.runtime.torchrun_words import PLATFORM_ARGUMENTS
+from cloudtrain.system.plugins import DEFAULT_TARGET, all_targets, find_target
 
 # Portable rules about the job itself: the program, its parameters, the job's shape and its limits.
 
@@ -37,8 +46,8 @@ LAUNCHER_VARIABLES = frozenset(
 )
 """Variables that tell a process its rank and how to find the others."""
 
-_VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_PARAMETER_NAME = re.compile(r"[^\s=-][^\s=]*")
+_VARIABLE_NAME = r"[A-Za-z_][A-Za-z0-9_]*"
+_PARAMETER_NAME = r"[^\s=-][^\s=]*"
 
 
 @rule("CT201", Level.ERROR)
@@ -50,7 +59,7 @@ def parameter_name(subject: Subject) -> Iterator[Fault]:
     `learning_rate`, not `--learning_rate`.
     """
     for name in subject.reading.parameters:
-        if not _PARAMETER_NAME.fullmatch(name):
+        if not re.fullmatch(_PARAMETER_NAME, name):
             better = re.sub(r"[\s=]+", "_", name.lstrip("-")) or "name"
             message = f"`{name}` cannot be the name of an option"
             yield Fault(message, InPlace(f"write `{better}`"), ("hyperparameters", name))
@@ -85,7 +94,7 @@ def variable_name(subject: Subject) -> Iterator[Fault]:
     """
     for variable in variables(subject):
         name = variable.name
-        if not _VARIABLE_NAME.fullmatch(name):
+        if not re.fullmatch(_VARIABLE_NAME, name):
             better = re.sub(r"[^A-Za-z0-9_]", "_", name).lstrip("0123456789") or "NAME"
             message = f"`{name}` is not a valid name for an environment variable"
             yield Fault(message, InPlace(f"write `{better}`"), variable.path)
@@ -241,7 +250,7 @@ def unknown_hyperparameter(subject: Subject) -> Iterator[Fault]:
     unknown = 0
     for name, value in names.items():
         is_left_out = job.bare_flags and value is False
-        if is_left_out or not _PARAMETER_NAME.fullmatch(name) or options.accept(name):
+        if is_left_out or not re.fullmatch(_PARAMETER_NAME, name) or options.accept(name):
             continue
         unknown += 1
         suggestion = None
@@ -279,6 +288,69 @@ def _options_of(subject: Subject) -> Options | None:
     if not re.search(r"argparse|runtime\.arguments", text):
         return None
     return options_of_script(text)
+
+
+WANDB_KEY = "WANDB_API_KEY"
+
+
+@rule("CT217", Level.WARNING)
+def key_of_tracking_is_missing(subject: Subject) -> Iterator[Fault]:
+    """`tracking.wandb` is `online`, and the machine of the job has no key for it.
+
+    `wandb.init()` then asks for a key, and ends the script, because nobody answers. Keep the key as
+    a secret of the target and name its place: `environment: {secrets: {WANDB_API_KEY:
+    "secretsmanager:wandb"}}`. On this machine and on a cluster, `wandb login` has left a key in the
+    home folder.
+    """
+    tracking = subject.job.tracking
+    if tracking is None or tracking.wandb != "online":
+        return
+    if not find_target(subject.reading.service).facts.is_paid:
+        return
+    if WANDB_KEY in subject.job.environment.secrets or WANDB_KEY in subject.reading.variables:
+        return
+    message = (
+        "`tracking.wandb: online` needs an API key, which the machine of the job does not have"
+    )
+    hint = f"add `{WANDB_KEY}` to `environment.secrets`, or write `wandb: offline`"
+    yield Fault(message, hint, ("tracking", "wandb"))
+
+
+@rule("CT218", Level.WARNING)
+def tracking_server_is_out_of_reach(subject: Subject) -> Iterator[Fault]:
+    """MLflow cannot reach the tracking server of `tracking.mlflow` from the machine of the job.
+
+    An address such as `http://localhost:5000` means the machine on which the script runs. A URI of
+    a service, such as the ARN of a tracking server, works only with the plugin of that service,
+    which the script does not import, so that nobody misses it before. The rule reads the job's
+    requirements, and cannot look into an image.
+    """
+    tracking = subject.job.tracking
+    if tracking is None or tracking.mlflow is None or subject.reading.service == DEFAULT_TARGET:
+        return
+    uri = tracking.mlflow.of(subject.reading.service)
+    if uri is None:
+        return
+
+    place = ("tracking", "mlflow")
+    if re.match(_LOOPBACK, uri):
+        message = f"`{uri}` is the machine on which the script runs, not this one"
+        yield Fault(message, "name a server that the machine of the job can reach", place)
+    plugins = dict(filter(None, (target.facts.mlflow_plugin for target in all_targets())))
+    plugin = plugins.get(uri.partition(":")[0])
+    file = subject.job.environment.requirements
+    if plugin is None or (file is not None and _names(subject, file, plugin)):
+        return
+    message = f"MLflow reads `{shortened(uri)}` only with `{plugin}`, which no requirement names"
+    yield Fault(message, f"add `{plugin}` to the job's requirements, if the image lacks it", place)
+
+
+def _names(subject: Subject, file: str, package: str) -> bool:
+    packages = read_requirements(subject.tree, file).requirements.packages
+    return any(item.name == package for item in packages)
+
+
+_LOOPBACK = r"https?://(?:[^/@]*@)?(?:localhost|127\.[\d.]+|\[::1\]|0\.0\.0\.0)(?=[:/]|$)"
 
 
 @rule("CT210", Level.ERROR)
@@ -538,7 +610,27 @@ def not_succeeded(path: ValuePath, name: str, state: str | None) -> Finding:
     if state in ("pending", "queued", "preparing", "running"):
         hint = f"wait for it: `cloudtrain wait {name}`"
     message += ", so its output is incomplete"
-    return Finding("CT531", level_of("CT531"), message, hint, path)
+    return finding_of("CT531", message, hint, path)
+
+
+declare(
+    "CT541",
+    Level.NOTICE,
+    """The target was not asked about a part of the job.
+
+    Only the target knows, for example, whether a role, a bucket or a data asset exists, and how
+    many machines you may use. So a job without errors may still be wrong. The message names what
+    was not asked, and why. `cloudtrain check` asks if this machine has the SDK and the credentials.
+    `--online` insists, and ends with an error if the target cannot be asked. A submit always asks,
+    except with `--offline`.
+    """,
+)
+
+
+def not_asked(whom: str, about: str, why: str, hint: str | None) -> Finding:
+    """Return the finding for a question that cloudtrain did not ask `whom`, the target."""
+    message = f"cloudtrain did not ask {whom} about {about}, because {why}"
+    return finding_of("CT541", message, hint)
 
 
 declare(
@@ -596,3 +688,28 @@ def shard_of_one(subject: Subject) -> Iterator[Fault]:
             )
             hint = "set `resources.instance_count` to 2 or more"
             yield Fault(message, hint, ("inputs", name, "shard"))
+
+
+@rule("CT523", Level.ERROR)
+def out_of_memory(subject: Subject) -> Iterator[Fault]:
+    """The job needs more memory than its GPUs have.
+
+    So the last `cloudtrain fit` of the same code with the same numbers found, on this machine. It
+    counts the tensors of a rank at the peak of a step, and adds what a GPU needs at the very least
+    besides. The hint names the cheapest instance type of the target that holds the job. Less memory
+    is needed with a smaller batch on each rank, with recomputed activations, or if more ranks share
+    the states of the model.
+    """
+    machines = subject.reading.machines
+    if subject.estimates is None or not machines.groups:
+        return
+    row = machines.first.known
+    ranks = Processes.of(subject.plan.processes).ranks
+    if row is None or not ranks:
+        return
+    from cloudtrain.estimate.kept import shortage
+
+    code = subject.tree.identity.sha256
+    found = shortage(subject.estimates, subject.job, code, row, [*ranks.values()])
+    if found is not None:
+        yield Fault(*found, ("resources", "instance_type"))

@@ -27,7 +27,6 @@ from cloudtrain.rules.engine import (
     Reading,
     Subject,
     ValuePath,
-    about_money,
     is_written,
     plural,
     removal,
@@ -85,7 +84,6 @@ _OF_THE_PROJECT = (
 )
 
 
-@about_money
 def over_budget(subject: Subject) -> Iterator[Fault]:
     """The job could spend more than your cap.
 
@@ -100,7 +98,6 @@ def over_budget(subject: Subject) -> Iterator[Fault]:
     yield fault
 
 
-@about_money
 def budget_without_price(subject: Subject) -> Iterator[Fault]:
     """The price is unknown, so cloudtrain cannot enforce your cap.
 
@@ -108,7 +105,8 @@ def budget_without_price(subject: Subject) -> Iterator[Fault]:
     `instances.toml`, or ask your account with `cloudtrain instances --refresh`.
     """
     spending = spending_of(subject.reading, subject.times)
-    return without_price(spending, subject.settings, subject.target.name)
+    target = subject.target.name
+    return without_price(spending, subject.settings, target, is_asked=subject.is_asked)
 
 
 def spending_of(reading: Reading, times: int = 1) -> Spending:
@@ -166,12 +164,22 @@ def over_cap(spending: Spending, settings: Any, spent: float = 0.0) -> Fault | N
     return None
 
 
-def without_price(spending: Spending, settings: Any, target: str) -> Iterator[Fault]:
-    """Yield why the caps of `settings` cannot be kept: what a submission can spend is not known."""
+def without_price(
+    spending: Spending, settings: Any, target: str, *, is_asked: bool
+) -> Iterator[Fault]:
+    """Yield why the caps of `settings` cannot be kept: what a submission can spend is not known.
+    `is_asked`: the target is asked which machines its computes have."""
     capped = [name for name in _CAPS if getattr(settings, name, None) is not None]
-    if spending.most is not None or not capped:
+    if not capped:
         return
     unchecked = f"is not known, so `{capped[0]}` cannot be checked"
+
+    computes = {use.compute for use in spending.uses if use.compute}
+    for name in () if is_asked else sorted(computes):
+        hint = f"{write_price(target, name, is_new=True)}; `submit` and `check --online` ask it"
+        yield Fault(f"the type of the machines of the compute `{name}` {unchecked}", hint)
+    if spending.most is not None:
+        return
 
     by_name: dict[str, MachineGroup] = {}
     for use in spending.uses:
@@ -183,16 +191,20 @@ def without_price(spending: Spending, settings: Any, target: str) -> Iterator[Fa
             hint = "name the type with `instance_type` under `resources`, on a cluster too"
             yield Fault(f"the instance type of the job {unchecked}", hint)
         else:
-            size = "" if group.known else "`vcpus = 4`, `memory_gib = 16` and "
-            row = f'`[{target}."{name}"]`'
-            hint = (
-                f"write {row} and below it {size}`price = 12.34` into `instances.toml` beside your "
-                f"own `cloudtrain.toml`, or type `cloudtrain instances --refresh --target {target}`"
-            )
+            price = write_price(target, name, is_new=group.known is None)
+            hint = f"{price}, or type `cloudtrain instances --refresh --target {target}`"
             yield Fault(f"the price of `{name}` {unchecked}", hint, group.path)
     if not by_name:
         hint = "write `max_runtime`, and numbers of instances and trials, that can be read"
         yield Fault(f"what this can spend {unchecked}", hint)
+
+
+def write_price(target: str, name: str, *, is_new: bool) -> str:
+    """Return how to give the price of a type or compute. One that is new also needs its size."""
+    size = "`vcpus = 4`, `memory_gib = 16` and " if is_new else ""
+    row = f'`[{target}."{name}"]`'
+    file = "`instances.toml` beside your own `cloudtrain.toml`"
+    return f"write {row} and below it {size}`price = 12.34` into {file}"
 
 
 def _factors(spending: Spending) -> str:
@@ -218,7 +230,8 @@ def change_for(spending: Spending, left: float) -> tuple[ValuePath, str]:
     times = first.times or 1
     trials = int(left / (most / times))
     if times > 1 and trials > 0:
-        return ("trials",), f"write `trials: {trials}`, shorten `max_runtime`"
+        at_most = f"write `trials: {trials}`, or at most as many values after `--each`"
+        return ("trials",), f"{at_most}, shorten `max_runtime`"
     if spending.pool > most / 2:
         return (), "shorten or remove `keep_alive`"
 
@@ -354,11 +367,23 @@ def fewer_processes_than_gpus(subject: Subject) -> Iterator[Fault]:
         return
     if getattr(distribution, "launch", None) == "launcher":
         return
+    if any(map(_uses_several_gpus, subject.syntax.words)):
+        return
 
     for group, count in _ranks_by_group(subject):
         if count < group.accelerators:
             hint, path = _hint_for_more(subject, group.accelerators)
             yield Fault(_counts_text(group, count), hint, path)
+
+
+_OF_SEVERAL_GPUS = ("DataParallel", "device_map", "spawn", "start_processes")
+"""Names with which one process of a script uses several GPUs."""
+
+
+def _uses_several_gpus(word: object) -> bool:
+    """Return whether a word of the script names a second GPU, or what uses several of them."""
+    name = getattr(word, "attr", getattr(word, "arg", getattr(word, "id", None)))
+    return name in _OF_SEVERAL_GPUS or getattr(word, "value", None) == "cuda:1"
 
 
 def more_processes_than_gpus(subject: Subject) -> Iterator[Fault]:
@@ -448,7 +473,7 @@ def _hint_for_more(subject: Subject, accelerators: int) -> tuple[str, ValuePath]
             "use `distribution: {type: torch}` for one process on each, or an instance type "
             "with fewer of them"
         )
-        if subject.syntax.is_alone:
+        if subject.syntax.why_alone:
             hint = (
                 "use an instance type with fewer of them, or join several processes in the script"
             )

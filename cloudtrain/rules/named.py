@@ -17,14 +17,14 @@ Device = Literal["gpu", "cpu", "neuron"]
 
 TITLES = {"pytorch": "PyTorch", "tensorflow": "TensorFlow", "huggingface": "Hugging Face"}
 
-_FRAMEWORKS: dict[Framework, re.Pattern[str]] = {
-    "pytorch": re.compile(r"pytorch|torch|acpt"),
-    "tensorflow": re.compile(r"tensorflow|tf[12]?"),
+_FRAMEWORKS: dict[Framework, str] = {
+    "pytorch": r"pytorch|torch|acpt",
+    "tensorflow": r"tensorflow|tf[12]?",
 }
-_DEVICES: dict[Device, re.Pattern[str]] = {
-    "neuron": re.compile(r"neuronx?"),
-    "gpu": re.compile(r"gpu|cuda\d*|cu1\d{1,2}|rocm\d*|nvidia"),
-    "cpu": re.compile(r"cpu"),
+_DEVICES: dict[Device, str] = {
+    "neuron": r"neuronx?",
+    "gpu": r"gpu|cuda\d*|cu1\d{1,2}|rocm\d*|nvidia",
+    "cpu": "cpu",
 }
 
 
@@ -43,7 +43,7 @@ def device_of(name: str) -> Device | None:
 Kind = TypeVar("Kind", bound=str)
 
 
-def _only(name: str, patterns: Mapping[Kind, re.Pattern[str]]) -> Kind | None:
+def _only(name: str, patterns: Mapping[Kind, str]) -> Kind | None:
     """Return the only kind that a word of an image's repository or tag means; None if there is
     none, or several. The registry is ignored, because users choose its name."""
     first, slash, rest = name.partition("/")
@@ -54,7 +54,7 @@ def _only(name: str, patterns: Mapping[Kind, re.Pattern[str]]) -> Kind | None:
     words = re.split(r"[^a-z0-9]+", name.casefold())
     kinds = []
     for kind, pattern in patterns.items():
-        if any(map(pattern.fullmatch, words)):
+        if any(re.fullmatch(pattern, word) for word in words):
             kinds.append(kind)
     return kinds[0] if len(kinds) == 1 else None
 

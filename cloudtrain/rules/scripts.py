@@ -8,11 +8,13 @@ import re
 import sys
 from bisect import bisect_left
 from collections.abc import Iterator
+from functools import lru_cache
 from itertools import pairwise
 from shlex import quote
+from typing import NamedTuple
 
-from cloudtrain.errors import dotted
-from cloudtrain.machines.contents import ContentsReader
+from cloudtrain.errors import dotted, join_names
+from cloudtrain.machines.contents import Contents, ContentsReader
 from cloudtrain.plans.plan import Level
 from cloudtrain.plans.processes import Processes
 from cloudtrain.rules.engine import Fault, Subject, ValuePath, rule
@@ -25,17 +27,17 @@ def copies_of_one_training(subject: Subject) -> Iterator[Fault]:
     """Several processes would all train the same model.
 
     The distribution starts several processes, but the script uses no library that joins them and
-    reads no rank. So each process runs the whole training, and all of them write the same files.
-    The rule reads the script and the modules beside it that it imports. Join the processes in the
-    script, for example with `runtime.init_process_group()` and DistributedDataParallel, or start
-    one process.
+    reads no rank, or it starts its processes itself (`mp.spawn`). So each process runs the whole
+    training, and all of them write the same files. The rule reads the script and the modules beside
+    it that it imports. Join the processes in the script, for example with
+    `runtime.init_process_group()` and DistributedDataParallel, or start one process.
     """
     kind = subject.reading.distribution.type
     count = Processes.of(subject.plan.processes).ranks.total()
-    if kind != "none" and count > 1 and subject.syntax.is_alone:
+    why = subject.syntax.why_alone
+    if kind != "none" and count > 1 and why:
         message = (
-            f"`{subject.job.entry_point}` joins no other process, so {count} processes "
-            "would all train the same"
+            f"`{subject.job.entry_point}` {why}, so {count} processes would all train the same"
         )
         hint = "use `distribution: {type: none}` for one process, or join them in the script with "
         yield Fault(message, f"{hint}`torch.distributed`", ("distribution",))
@@ -45,14 +47,15 @@ def copies_of_one_training(subject: Subject) -> Iterator[Fault]:
 def one_process(subject: Subject) -> Iterator[Fault]:
     """The job sets no distribution, and the script does not work with other processes.
 
-    The script imports torch, but uses no library that joins processes and reads no rank. So one
-    process runs it. If several shall train together, join them in the script, and set a
-    `distribution`.
+    The script imports torch, but uses no library that joins processes and reads no rank, or it
+    starts its processes itself (`mp.spawn`). So one process runs it. If several shall train
+    together, join them in the script, and set a `distribution`.
     """
     if "distribution" in subject.job.model_fields_set:
         return
-    if subject.reading.distribution.type == "none" and subject.syntax.is_alone:
-        message = f"one process runs `{subject.job.entry_point}`, because it joins no other process"
+    why = subject.syntax.why_alone
+    if subject.reading.distribution.type == "none" and why:
+        message = f"one process runs `{subject.job.entry_point}`, because it {why}"
         hint = "for several, join them in the script, and add `distribution: {type: torch}`"
         yield Fault(message, hint)
 
@@ -196,56 +199,120 @@ def given_options(subject: Subject) -> dict[str, object]:
 
 @rule("CT213", Level.WARNING)
 def package_is_missing(subject: Subject) -> Iterator[Fault]:
-    """The script imports a package that neither its image nor its requirements have.
+    """The script imports a package that the run does not have.
 
     The rule reads the imports at the top level of the script and of its own modules; those inside
-    of `try`, `if` or a function do not count. It knows the packages of AWS's images for PyTorch
-    2.11 and newer, from their public locks, and those of the job's own lock. A requirements file
-    without hashes may install more than it lists, so the rule is silent then.
+    of `try`, `if` or a function do not count. On this machine it looks for each import. It knows
+    the packages of AWS's images for PyTorch 2.11 and newer, from their public locks, and those of
+    the job's own list. What it does not know is in the notice CT219.
     """
-    describe = part(subject.target, ContentsReader)
-    script = subject.syntax
-    if not script.needs or describe is None:
-        return
-    if subject.tree.read_text("setup.py") is not None:
-        return
-    listed = _required(subject)
-    if listed is None:
-        return
-    image = describe(subject.job, subject.settings, subject.account).packages
-    if image is None:
-        return
+    for name, (path, line) in _absent(subject).certain.items():
+        message = f"line {line} of `{path}` imports `{name}`, which the run does not have"
+        yield Fault(message, _how_to_have(subject, name), ("entry_point",))
 
-    installed = "\n".join([*image, *listed])
-    known = {*sys.stdlib_module_names, *_WITHOUT_PACKAGE}
-    for path in subject.tree.by_path:
-        parts = path.split("/")
-        known.update(part.removesuffix(".py") for part in parts)
 
-    for name, (path, line) in script.needs.items():
-        package = _PACKAGES.get(name, name.lower().replace("_", "-"))
-        stem = package.removeprefix("python-").removesuffix("-python")
-        if name in known or name.startswith("_"):
-            continue
-        if stem in installed:
-            continue
+@rule("CT219", Level.NOTICE)
+def package_is_unknown(subject: Subject) -> Iterator[Fault]:
+    """cloudtrain does not know whether the run has all packages that the script imports.
 
-        imports = f"line {line} of `{path}` imports `{name}`"
-        message = f"{imports}, which neither the image nor the requirements have"
-        hint = f"add `{package}` to the requirements of the job"
+    The packages of an image are known only if its maker publishes them: those of AWS's images for
+    PyTorch 2.11 and newer. A requirements file without hashes may install more than it lists. The
+    message names the imports; the rule CT213 reports those that are certainly missing.
+    """
+    absent = _absent(subject)
+    if absent.unknown:
+        names = join_names(list(absent.unknown))
+        message = f"cloudtrain does not know whether the run has {names}, because {absent.why}"
+        hint = "add those that it may lack to the requirements of the job"
         yield Fault(message, hint, ("entry_point",))
 
 
-def _required(subject: Subject) -> list[str] | None:
-    """Return the packages of the job's own list; None if it may install more than it names."""
+def _how_to_have(subject: Subject, name: str) -> str:
+    """Return the hint for a module that the run does not have."""
+    package = _package_of(name)
+    places = (f"src/{name}/", f"src/{name}.py")
+    if any(path.startswith(places) for path in subject.tree.by_path):
+        return "it is in `src`: add `environment: {variables: {PYTHONPATH: src}}`"
+    if f'"{package}' in (subject.tree.read_text("pyproject.toml") or ""):
+        return "`pyproject.toml` lists it: add `environment: {requirements: pyproject.toml}`"
+    return f"add `{package}` to the requirements of the job"
+
+
+class _Absent(NamedTuple):
+    """The imports that are not found, each with its file and line, and why some are unknown."""
+
+    certain: dict[str, tuple[str, int]]
+    unknown: dict[str, tuple[str, int]]
+    why: str
+
+
+@lru_cache(maxsize=1)  # for both rules
+def _absent(subject: Subject) -> _Absent:
+    """Look for the packages that the script needs in the image or on this machine, and in the job's
+    requirements."""
+    needs = _foreign(subject)
+    if not needs:
+        return _Absent({}, {}, "")
+
+    contents = Contents(is_image=False)
+    describe = part(subject.target, ContentsReader)
+    if describe is not None and subject.reading.has_image:
+        contents = describe(subject.job, subject.settings, subject.account)
+    listed, brings_more = _required(subject)
+    # the job's framework is there, or other rules say that it is not
+    frameworks = (subject.reading.framework, subject.reading.distribution.type)
+    installed = "\n".join([*(contents.packages or ()), *listed])
+
+    whose = "image" if contents.is_image else "interpreter"
+    absent = _Absent({}, {}, brings_more or f"the packages of its {whose} are not known")
+    for name, place in needs.items():
+        stem = _package_of(name).removeprefix("python-").removesuffix("-python")
+        is_here = subject.reading.can_import(name, subject.settings)
+        is_framework = name in frameworks or f"py{name}" in frameworks  # such as pytorch
+        if is_here is None and not subject.reading.has_image:
+            is_framework = False  # no rule has looked for it in another interpreter
+        if stem in installed or is_framework or is_here:
+            continue
+        is_certain = is_here is False or contents.packages is not None
+        kind = absent.certain if is_certain and not brings_more else absent.unknown
+        kind[name] = place
+    return absent
+
+
+def _foreign(subject: Subject) -> dict[str, tuple[str, int]]:
+    """Return the imports of the script that neither Python nor the bundle has."""
+    known = {*sys.stdlib_module_names, *_WITHOUT_PACKAGE, "cloudtrain"}
+    # the runtime has modules for Hydra and others, which are not their packages
+    unseen = ["cloudtrain/", "src/"]
+    python_path = subject.job.environment.variables.get("PYTHONPATH", "")
+    if "src" in python_path.split(":") or str(subject.script).startswith("src/"):
+        del unseen[1]
+    for path in subject.tree.by_path:
+        if not path.startswith(tuple(unseen)):
+            known.update(part.removesuffix(".py") for part in path.split("/"))
+    needs = subject.syntax.needs.items()
+    return {name: place for name, place in needs if name not in known and name[0] != "_"}
+
+
+def _package_of(name: str) -> str:
+    """Return the package that has the module `name`, as far as is known."""
+    return _PACKAGES.get(name, name.lower().replace("_", "-"))
+
+
+def _required(subject: Subject) -> tuple[list[str], str]:
+    """Return the packages of the job's own list, and why it may install more than these; an empty
+    text if it does not."""
+    if subject.tree.read_text("setup.py") is not None:
+        return [], "`setup.py` may install more packages"
     file = subject.job.environment.requirements
     if file is None:
-        return []
+        return [], ""
     found = read_requirements(subject.tree, file)
+    names = [package.name for package in found.requirements.packages]
     # pip then installs what a package needs as well
     if found.problems or not all(line.hashes for line in found.asked):
-        return None
-    return [package.name for package in found.requirements.packages]
+        return names, f"`{file}` may install more than it lists"
+    return names, ""
 
 
 _PACKAGES = {
@@ -254,6 +321,7 @@ _PACKAGES = {
     "cv2": "opencv-python", "dateutil": "python-dateutil", "docx": "python-docx",
     "dotenv": "python-dotenv",
     "fitz": "pymupdf", "git": "gitpython", "google": "google-", "jwt": "pyjwt",
+    "hydra": "hydra-core",
     "mpl_toolkits": "matplotlib",
     "multipart": "python-multipart", "pkg_resources": "setuptools", "rapidjson": "python-rapidjson",
     "skimage": "scikit-image", "sklearn": "scikit-learn", "umap": "umap-learn", "yaml": "pyyaml",

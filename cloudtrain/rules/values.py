@@ -22,7 +22,7 @@ from cloudtrain.errors import InPlace, did_you_mean
 from cloudtrain.job.data import texts_in
 from cloudtrain.job.model import OVERRIDES, format_size
 from cloudtrain.plans.plan import Level
-from cloudtrain.rules.engine import Fault, Subject, ValuePath, rule
+from cloudtrain.rules.engine import Fault, Nature, Subject, ValuePath, rule
 from cloudtrain.rules.facts import DataPlace
 from cloudtrain.runtime.secret_values import VARIABLE
 from cloudtrain.system.plugins import ability, part, target_names
@@ -36,11 +36,10 @@ if TYPE_CHECKING:
 _AS_FILE = "job.env"
 """The values are searched like a settings file: `NAME="value"`, line by line."""
 
-_SECRET_NAME = re.compile(
-    r"(?:^|[a-z0-9_.-])(?P<word>passw(?:or)?d|passphrase|pwd|secret|"
+_SECRET_NAME = (
+    r"(?i)(?:^|[a-z0-9_.-])(?P<word>passw(?:or)?d|passphrase|pwd|secret|"
     r"secret[_-]?(?:access[_-]?)?key|token|api[_-]?key|"
-    r"access[_-]?key|private[_-]?key|credentials?)$",
-    re.IGNORECASE,
+    r"access[_-]?key|private[_-]?key|credentials?)$"
 )
 """Names of values that are secrets. The last word decides, so `MAX_TOKENS` and `HF_TOKEN_FILE` are
 not matched."""
@@ -261,7 +260,7 @@ def _by_name(values: Sequence[tuple[ValuePath, str]]) -> Iterator[SecretValue]:
         if path in (("command",), ("arguments",)):
             continue
         name = _last_name(path)
-        is_secret = _SECRET_NAME.search(name) and not re.search(_SPECIAL_TOKEN, name)
+        is_secret = re.search(_SECRET_NAME, name) and not re.search(_SPECIAL_TOKEN, name)
         if is_secret and value and not re.match(_NO_SECRET, value):
             yield SecretValue(path, "by its name", _is_random(value), value)
 
@@ -280,7 +279,8 @@ def _in_text(path: ValuePath, text: str) -> Iterator[SecretValue]:
         if not re.search(_SPECIAL_TOKEN, setting["setting"]):
             yield from _named(path, f"the value of a {name}", setting["value"], is_plain=is_plain)
 
-    for match in re.finditer(_STORAGE_KEY, text):
+    keys = re.finditer(_STORAGE_KEY, text) if "==" in text else ()
+    for match in keys:
         if _is_random(match[0]):
             yield SecretValue(path, "the form of a storage key", True, match[0])
 
@@ -308,7 +308,7 @@ def _is_random(value: str) -> bool:
 # or large data.
 
 
-@rule("CT101", Level.ERROR)
+@rule("CT101", Level.ERROR, Nature.FACT)
 def entry_point_in_bundle(subject: Subject) -> Iterator[Fault]:
     """The entry point is not in the source folder.
 
@@ -333,7 +333,7 @@ def entry_point_in_bundle(subject: Subject) -> Iterator[Fault]:
         yield Fault(message, hint, ("entry_point",))
 
 
-@rule("CT102", Level.ERROR)
+@rule("CT102", Level.ERROR, Nature.FACT)
 def environment_files_in_bundle(subject: Subject) -> Iterator[Fault]:
     """A requirements or conda file is not in the source folder.
 
@@ -573,7 +573,7 @@ implementation."""
 
 _LONGEST_NAME = 255
 
-_SCHEME = re.compile(r"^[a-z+]+://")
+_SCHEME = r"^[a-z+]+://"
 
 
 @rule("CT207", Level.ERROR)
@@ -604,7 +604,7 @@ def is_reference(text: str) -> bool:
 def _corrected_reference(text: str) -> str | None:
     """Return the text without scheme and spaces, and with the name in lower case; None if the
     result is still not an image address."""
-    bare = _SCHEME.sub("", text.strip())
+    bare = re.sub(_SCHEME, "", text.strip())
     name, at, digest = bare.partition("@")
     folder, slash, last = name.rpartition("/")
     repository, colon, tag = last.partition(":")

@@ -254,5 +254,26 @@ def remove_folder(folder: Path) -> None:
 STORE_FILE = "runs.db"
 """The file of the store in the state folder."""
 
-KEPT = (STORE_FILE, "bundles", "chains", "environments", "queue", "runs", "submitting", "sweeps")
+METRICS = "metrics"
+"""The folder in the state folder with metrics that were read elsewhere, in one folder for each
+run."""
+
+FOUND = "found"
+"""The folder inside a run's folder in `METRICS` with what was found in its log and its files."""
+
+READING = ".reading-"
+"""Prefix of the name of a folder in `METRICS` that is not complete."""
+
+KEPT = (
+    STORE_FILE,
+    "bundles",
+    "chains",
+    "environments",
+    METRICS,
+    "notifications",
+    "queue",
+    "runs",
+    "submitting",
+    "sweeps",
+)
 """The names of everything that cloudtrain keeps in the state folder."""

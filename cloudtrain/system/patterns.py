@@ -58,12 +58,16 @@ class MetricPatterns:
         self._patterns: dict[str, re.Pattern[str]] | None = None
         self._slow = dict.fromkeys(patterns, 0)
         self._searching = False
+        self._limit = _LIMIT
 
     def read(self, line: str) -> dict[str, float] | None:
         """Return the metrics in a line, together with the step and the epoch that the line names;
         None if the line has no metrics."""
         if self._patterns is None:
-            signal.signal(signal.SIGVTALRM, self._interrupt)
+            try:
+                signal.signal(signal.SIGVTALRM, self._interrupt)
+            except ValueError:  # only the main thread can be interrupted
+                self._limit = 0.0
             self._patterns = self._compile()
 
         line = line[:_LONGEST]
@@ -73,7 +77,7 @@ class MetricPatterns:
             # `_searching` makes a signal that arrives after the search harmless.
             try:
                 self._searching = True
-                signal.setitimer(signal.ITIMER_VIRTUAL, _LIMIT)
+                signal.setitimer(signal.ITIMER_VIRTUAL, self._limit)
                 match = pattern.search(line)
                 self._searching = False
             except TooSlow:

@@ -68,7 +68,7 @@ def find_usable(name: str) -> Any | None:
     """Import and return the target with that name; None if its package is not installed, or is
     broken."""
     try:
-        return find_target(name) if name in target_names() else None
+        return find_target(name) if name in _entries() else None
     except TargetUnavailable:
         return None
 
@@ -204,6 +204,7 @@ def _load_plugin(entry: EntryPoint) -> Any:
         return PluginFault(name, message, f"uninstall one: `pip uninstall {package}`")
 
     find_target(DEFAULT_TARGET)  # a built-in target brings the check of the contract
+    target: Any = None
     try:
         target = entry.load()()
         fault = _find_fault(target, entry)

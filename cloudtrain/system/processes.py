@@ -6,6 +6,7 @@ from __future__ import annotations
 import fcntl
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -14,9 +15,12 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from cloudtrain.runtime.proc import start_of
 from cloudtrain.system.private import make_private_folder, open_private
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from cloudtrain.system.private import StrPath
 
 
@@ -202,8 +206,8 @@ def boot_id() -> str:
 
 
 class Owner(NamedTuple):
-    """The process that drives what is in a folder: its id, its start in ticks since the boot `boot`
-    ("" if the system does not tell), and the path, device and inode of its folder."""
+    """The process that drives what is in a folder: its id, its start as `_birth_of` tells it, the
+    boot `boot` ("" if the system does not tell), and the path, device and inode of its folder."""
 
     pid: int
     start: str
@@ -218,7 +222,7 @@ class Owner(NamedTuple):
         status = os.stat(folder)
         path = os.path.realpath(folder)
         pid = os.getpid()
-        return cls(pid, start_of(pid), boot_id(), path, status.st_dev, status.st_ino)
+        return cls(pid, _birth_of(pid), boot_id(), path, status.st_dev, status.st_ino)
 
     def owns(self, folder: str | os.PathLike[str]) -> bool:
         """Return whether the folder is the owner's, wherever it was moved, and no copy. A reboot
@@ -239,7 +243,7 @@ class Owner(NamedTuple):
     def is_alive(self) -> bool:
         """Whether the process lives and this process can see it. Another process that has got its
         id is not it."""
-        if self.boot != boot_id() or self.start != start_of(self.pid):
+        if self.boot != boot_id() or self.start != _birth_of(self.pid):
             return False
         try:
             os.kill(self.pid, 0)
@@ -248,24 +252,32 @@ class Owner(NamedTuple):
         return True
 
 
-def start_of(pid: int) -> str:
-    """Return when a process started, in ticks since the boot; "" if it has ended, also if nobody
-    has collected it, or on a system without /proc."""
-    fields = stat_fields(pid)
-    has_ended = not fields or fields[0] in (b"Z", b"X")
-    return "" if has_ended else fields[19].decode("ascii")
+HAS_PROC = os.path.exists("/proc/self/environ")
 
 
-def stat_fields(pid: int) -> list[bytes]:
-    """Return what Linux shows of a process in `/proc/PID/stat`, from its state on; nothing for a
-    process that has ended."""
+def process_table() -> ModuleType:
+    """Return psutil, which reads the process table of systems without /proc."""
+    if "site" not in sys.modules:  # the supervisor runs without site-packages
+        import site
+
+        site.main()
+    import psutil
+
+    return psutil
+
+
+def _birth_of(pid: int) -> str:
+    """Return when a process started, in ticks since the boot, or in seconds since the epoch on a
+    system without /proc; "" if it has ended, also if nobody has collected it."""
+    if HAS_PROC:
+        return start_of(pid)
+    table = process_table()
     try:
-        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
-            content = file.read()
-    except OSError:
-        return []
-    # the program's name, in parentheses, may hold anything
-    return content[content.rindex(b")") + 2 :].split()
+        process = table.Process(pid)
+        has_ended = process.status() == table.STATUS_ZOMBIE
+        return "" if has_ended else str(process.create_time())
+    except table.Error:
+        return ""
 
 
 # A faster start and exit of the command line, and the environment without the variables that

@@ -260,7 +260,7 @@ def test_every_rule_compiles_and_can_be_reached() -> None:
 )
 def test_the_rules_are_those_of_the_package() -> None:
     """The file is what the tool writes."""
-    tool = [sys.executable, str(REPOSITORY / "tools" / "gen_secret_rules.py"), "--check"]
+    tool = [sys.executable, str(REPOSITORY / "tools" / "generate" / "secret_rules.py"), "--check"]
     done = subprocess.run(tool, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 

@@ -103,6 +103,7 @@ def test_declared_data_is_of_any_size(source: Path) -> None:
 def test_named_code_stays(source: Path, job: dict[str, Any]) -> None:
     """A place that holds a file which the job starts or installs is code."""
     inputs = {"train": {"local": "src/data/train"}}
+    (source / "data/train/a.bin").write_text("a_text")  # a package, for a list of requirements
     before = code_of(inputs=inputs, **job)
     (source / "data/train/a.bin").write_text("another_text")
     assert code_of(inputs=inputs, **job) != before

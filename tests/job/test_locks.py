@@ -15,8 +15,8 @@ from cloudtrain.job.requirements import Platform
 from cloudtrain.runtime.install import find_uv
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "uv"
-"""A project with a workspace, an extra and a group, its lock with the first wheel of each package, and what `uv export
---frozen --no-dev --no-hashes --no-emit-local` of uv 0.13.9 prints."""
+"""A project with a workspace, an extra and a group, its lock with the first wheel of each package, as one for any
+platform, and what `uv export --frozen --no-dev --no-hashes --no-emit-local` of uv 0.13.9 prints."""
 
 EXPORTS: dict[str, tuple[list[str], list[str], bool, list[str]]] = {
     "all": ([], [], False, []),

@@ -173,7 +173,7 @@ WRONG: list[tuple[str, str, str, str | None]] = [
     ("steps=3", "steps", no_field("steps", "a job"),
      "for an option of your script, write `--set hyperparameters.steps=3`"),
     ("distribution.foo.x=2", "distribution.foo", no_field("foo", "`distribution`"),
-     one_of("launch", "mpi_options", "processes_per_instance", "type")),
+     one_of("added_property", "launch", "mpi_options", "processes_per_instance", "type")),
     ("distribution.type=torhc", "distribution.type", "`torhc` is not a distribution", suggested("torch")),
     ("resources.instance_count=two", "resources.instance_count", wrong_type("instance_count", "a whole number", '`"two"`'),
      "write for example `instance_count: 1`"),

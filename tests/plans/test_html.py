@@ -24,7 +24,8 @@ from cloudtrain.plans.document import (
     Text,
 )
 from cloudtrain.plans.html import to_html
-from cloudtrain.plans.states import RunState, RunStatus
+from cloudtrain.plans.progress import RunStatus
+from cloudtrain.plans.states import RunState
 from cloudtrain.plans.status import run_document
 from tests.deadlines import DEADLINE
 
@@ -116,7 +117,8 @@ def test_a_mistake_in_a_notebook_is_its_text_alone(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("print(1)\n")
     job = "ct.TrainingJob(name='a', entry_point='train.py', resources=ct.Resources(instance_type='ml.nothing'))"
-    result = shell.run_cell(f"import cloudtrain as ct; ct.submit({job}, 'sagemaker', online=False)")
+    account = "ct.SageMaker(region='eu-west-1', role='arn:aws:iam::123456789012:role/R')"
+    result = shell.run_cell(f"import cloudtrain as ct; ct.submit({job}, {account}, online=False)")
     assert isinstance(result.error_in_exec, ct.PreflightError)
     printed = capsys.readouterr().out
     assert "Traceback" not in printed

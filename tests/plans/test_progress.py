@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from cloudtrain.plans.document import to_text
-from cloudtrain.plans.states import RunState, RunStatus
+from cloudtrain.plans.progress import RunStatus
+from cloudtrain.plans.states import RunState
 from cloudtrain.plans.status import metrics_text, progress_text, run_document
 
 HALF = {"step": 230.0, "total": 460.0, "loss": 0.25, "seconds_left": 90.0}

@@ -359,6 +359,14 @@ DISTRIBUTION_CASES: dict[str, tuple[Case, Case, str]] = {
             environment=pytorch("2.0.0")),
         "`distribution.parameters.microbatches` to 4",
     ),
+    "SM335": (
+        Case({"resources": P4D, "distribution": SMP1 | {"parameters": {"fp16": True}}, "environment": pytorch("2.0.0")},
+             files={"train.py": "import smdistributed.modelparallel.torch as smp\nsmp.init()\n"}),
+        Case({"resources": P4D, "distribution": SMP1 | {"parameters": {"fp16": True}}, "environment": pytorch("2.0.0")},
+             files={"train.py": "import smdistributed.modelparallel.torch as smp\nsmp.init()\n"
+                                "optimizer = smp.DistributedOptimizer(None)\n"}),
+        "remove `fp16`",
+    ),
     "SM331": (job(resources=P4D), job(resources=P4D, distribution=TORCH), "type: torch"),
     "SM332": (
         job(resources=G5, distribution=TORCH | {"processes_per_instance": 5}),
@@ -437,6 +445,10 @@ TIME_CASES: dict[str, tuple[Case, Case, str]] = {
         '[sagemaker."ml.p5e.48xlarge"]',
     ),
     "SM414": (settings(keep_alive="30m"), settings(), "keep_alive"),
+    "SM415": (
+        Case({"resources": on("ml.c5.xlarge", volume_size="16t"), "max_runtime": "1h"}, {"max_cost": 10}),
+        Case({"resources": on("ml.c5.xlarge", volume_size="16t"), "max_runtime": "1h"}), "mode: mount",
+    ),
 }  # fmt: skip
 
 DATA_CASES: dict[str, tuple[Case, Case, str]] = {

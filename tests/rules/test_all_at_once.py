@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -124,7 +125,7 @@ CASES: dict[str, tuple[str, list[str], list[str]]] = {
         [*BOTH, "distribution.options", "resources.instance_type", "environment.version", "inputs.here",
          "inputs.there.sagemaker", "outputs.log.sagemaker"],
     ),
-    "local": (JOB, ["--ignore", "LO103"], [*BOTH, "inputs.here.local", "inputs.there"]),
+    "local": (JOB, ["--python", sys.executable], [*BOTH, "inputs.here.local", "inputs.there"]),
     "local, as SageMaker": (
         JOB,
         ["--emulate", "sagemaker"],

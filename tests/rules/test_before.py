@@ -4,6 +4,7 @@ money, and sensible jobs are left alone."""
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -95,7 +96,7 @@ CASES: dict[str, tuple[str, str, Any]] = {
     # sweeps
     "a sweep": (NONE, SM, sweep({"lr": [0.1, 0.2]}, strategy="grid")),
     "more at a time than trials": (WARNING, SM, sweep({"lr": LOG}, trials=4, parallel=9)),
-    "more at a time than the grid has": (WARNING, HERE, sweep({"lr": [1, 2]}, strategy="grid", parallel=3)),
+    "more at a time than the grid has": (WARNING, HERE, sweep({"lr": [1, 2]}, {"distribution": {"type": "none"}}, strategy="grid", parallel=3)),
     "more trials than the grid has": (WARNING, AZ, sweep({"lr": [1, 2]}, strategy="grid", trials=50)),
     "a grid over a range": (ERROR, SM, sweep({"lr": LOG}, strategy="grid")),
     "no range": (ERROR, SM, sweep({}, trials=2)),
@@ -214,6 +215,8 @@ def test_a_script_that_python_cannot_read(
     """An error with the line, for the script and for a module that it imports at its start."""
     monkeypatch.chdir(tmp_path)
     content, line = SCRIPTS[name]
+    if name == "a coding that fails" and sys.version_info[:2] == (3, 13):
+        line = 2  # which names the line that it could not decode
     tmp_path.joinpath("own.py").write_bytes(content)
     tmp_path.joinpath("train.py").write_text("import own\n")
     for entry_point, file in (("own.py", "own.py"), ("train.py", "own.py")):

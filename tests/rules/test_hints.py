@@ -108,7 +108,7 @@ HUMAN = {
     "SM521": "script", "AZ520": "vault",
     "LO204": "notice", "LO205": "notice", "LO209": "notice",
     "SM103": "role", "SM106": "key", "SM107": "image", "SM113": "script", "SM305": "image", "SM308": "image",
-    "SM327": "script", "SM347": "packages", "SM502": "name", "SM603": "script", "SM604": "algorithm", "SM702": "image",
+    "SM415": "data", "SM327": "script", "SM347": "packages", "SM502": "name", "SM603": "script", "SM604": "algorithm", "SM702": "image",
     "AZ102": "account", "AZ118": "files", "AZ119": "script", "AZ308": "type", "AZ504": "value",
     "AZ603": "image", "AZ605": "image", "AZ606": "image", "AZ722": "account",
 }  # fmt: skip
@@ -140,6 +140,7 @@ def errors(findings: tuple[Finding, ...]) -> set[str]:
 EACH_CODE = {code for rules in (test_rules, aws, azure) for code in rules.CASES}
 
 
+@pytest.mark.slow_after(120)
 @pytest.mark.parametrize(
     "name",
     [

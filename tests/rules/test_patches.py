@@ -179,8 +179,8 @@ def test_the_dates_are_whole() -> None:
 
 
 def test_the_page_has_the_dates_of_the_catalogue() -> None:
-    """docs/sagemaker.md, line by line; and its images of Hugging Face."""
-    page = (Path(__file__).parents[2] / "docs" / "sagemaker.md").read_text()
+    """docs/targets/sagemaker.md, line by line; and its images of Hugging Face."""
+    page = (Path(__file__).parents[2] / "docs" / "targets" / "sagemaker.md").read_text()
     rows = re.findall(r"(PyTorch|TensorFlow) ([\d.]+) \| ([\d-]+)", page)
     assert [
         (name, version, end_of_patches(name.lower(), version)) for name, version, _ in rows
@@ -193,6 +193,7 @@ def test_the_page_has_the_dates_of_the_catalogue() -> None:
         )
 
 
+@pytest.mark.in_ci
 def test_no_bundled_job_asks_for_an_unpatched_image(on_the_day: Callable[[str], None]) -> None:
     """None but those that use a library of SageMaker, which only old images have."""
     on_the_day("2026-11-27")

@@ -34,6 +34,7 @@ QUICK = (
 SLOW = sorted(bench().CASES.keys() - set(QUICK))
 
 
+@pytest.mark.slow_after(2)
 @pytest.mark.parametrize(
     "name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
 )

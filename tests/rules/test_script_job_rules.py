@@ -143,6 +143,36 @@ def test_copies_of_one_training_are_told_before_they_are_paid_for(
     assert target == "local" or idle
 
 
+STARTS = "import torch\nimport torch.multiprocessing as mp\nimport torch.distributed as dist\nfrom torch.multiprocessing import spawn\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "is_alone"),
+    [
+        ("mp.spawn(work, args=(8,), nprocs=8)", True),
+        ("spawn(work, nprocs=torch.cuda.device_count())", True),
+        ("torch.multiprocessing.start_processes(work, (8,), 8)", True),
+        ("mp.spawn(work, nprocs=8) if 'RANK' not in os.environ else work(0)", False),
+        ("pexpect.spawn('sh')", False),
+        ("dist.init_process_group('nccl')", False),
+    ],
+)
+def test_a_script_that_starts_its_processes(
+    make_source: Callable[..., Path], line: str, is_alone: bool
+) -> None:
+    """One process runs it, which uses all GPUs; each process of a launcher would start as many again."""
+    text = STARTS + line
+    found_torch = found(make_source, "sagemaker", "CT507", text, **pytorch("2.8"))
+    assert [message.split(", ")[0] for message, _ in found_torch] == (
+        ["`train.py` starts its processes itself"] if is_alone else []
+    )
+    if is_alone:
+        idle = found(
+            make_source, "sagemaker", "SM331", text, distribution={"type": "none"}, **pytorch("2.8")
+        )
+        assert idle == []
+
+
 @pytest.mark.parametrize(
     ("line", "path"),
     [
