@@ -32,7 +32,13 @@ from cloudtrain.adoption.sources import (
     text_of,
 )
 from cloudtrain.documents.document import Unreadable
-from cloudtrain.errors import CloudtrainError, UsageError, did_you_mean, shortened
+from cloudtrain.errors import (
+    CloudtrainError,
+    PersonNeeded,
+    UsageError,
+    did_you_mean,
+    shortened,
+)
 from cloudtrain.plans.states import RunRef
 from cloudtrain.system.plugins import all_parts, part
 from cloudtrain.targets.adoption import Original
@@ -68,7 +74,8 @@ def adopt(
         arguments: the command-line arguments of the script, if the source is one.
         job: the name of the job to adopt, if the source has several: that of its job file.
         folder: the folder of the new job file. Relative paths in the job file start in this folder.
-        execute: allow cloudtrain to run the script, whose jobs it captures (docs/adopting.md).
+        execute: allow cloudtrain to run the script, whose jobs it captures
+            (docs/guides/adopting.md).
         python: an interpreter that has the script's packages; default: this interpreter.
         time_limit: the maximum running time of the script, in seconds.
 
@@ -214,7 +221,7 @@ def originals_of(
         if not execute:
             hint = "allow it with `--yes`, or with `execute=True` in Python"
             message = f"cloudtrain has to run `{source}` to adopt it"
-            raise UsageError(message, hint=hint, code="CT985")
+            raise PersonNeeded(message, hint=hint, code="CT985")
         return originals_of_script(Path(source), arguments, python=python, time_limit=time_limit)
 
     if "://" in source and not os.path.exists(source):
@@ -238,7 +245,7 @@ def original_at(reference: str) -> Original:
     target = target_of(ref.target)
     fetch = part(target, OriginalFetcher)
     if fetch is None:
-        hint = "adopt the job from a file that describes it: docs/adopting.md lists the formats"
+        hint = "adopt a file that describes the job: docs/guides/adopting.md lists the formats"
         message = f"cloudtrain cannot fetch jobs from `{target.name}`"
         raise UsageError(message, hint=hint, code="CT975")
     original: Original = fetch(ref.place, ref.name, settings.target(ref.target), settings.environ)

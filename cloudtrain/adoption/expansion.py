@@ -115,7 +115,7 @@ class WordReader:
     def __init__(self, text: str, variables: dict[str, Value]) -> None:
         self.text = text
         self.at = 0
-        self.variables = variables
+        self.variables: dict[str, Value] = variables
         """The script's variables; `@` has its arguments, if they are known."""
 
     def word(self, *, split: bool = True, ends: str = _ENDS) -> list[str]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from cloudtrain.adoption.expansion import NOT_EMPTY, Open, Value, result_of, unknown
 from cloudtrain.adoption.launches import OPTIONS, TrainingLaunch, cannot_adopt, read_launch, tool_of
-from cloudtrain.adoption.shell import FAILURE, ShellCommand
+from cloudtrain.adoption.shell_state import FAILURE, ShellCommand
 from cloudtrain.adoption.wrappers import (
     SETUP,
     ScriptFiles,
@@ -363,12 +363,17 @@ def _launch_in(
     line, pairs = only_launch(commands, files)
     if line is None:
         message = f"cloudtrain finds no launch line: {why_none(commands, files)}"
-        if pairs:
-            shown = ", ".join(
-                f"line {command.line} (`{command.text[:60]}`)" for command, _ in pairs
-            )
-            message = f"cloudtrain needs exactly one launch line, and found {len(pairs)}: {shown}"
         hint = 'adopt the line alone: `cloudtrain adopt "torchrun ... train.py"`'
+        places = dict.fromkeys(f"line {each.line} (`{each.text[:60]}`)" for each, _ in pairs)
+        if pairs:
+            shown = ", ".join(places)
+            message = f"cloudtrain needs exactly one launch line, and found {len(pairs)}: {shown}"
+        if len(places) == 1:  # a loop
+            first = shlex.quote(shlex.join(pairs[0][1].words))
+            hint = (
+                f"adopt one round: `cloudtrain adopt {first}`; then `cloudtrain submit --each "
+                "hyperparameters.NAME=1,2` runs the job for each value"
+            )
         raise cannot_adopt(message, hint)
 
     launch = read_launch(line.words, files.folder)

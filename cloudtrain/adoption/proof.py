@@ -5,198 +5,35 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from cloudtrain.adoption.code_files import code_differences
+from cloudtrain.adoption.differences import (
+    FieldDifference,
+    code_differences,
+    differences_of,
+    shown_path,
+)
+from cloudtrain.adoption.job_text import job_yaml, settings_toml
 from cloudtrain.documents.archives import unpack
 from cloudtrain.documents.document import read_document
-from cloudtrain.documents.toml_json import scalar_text, toml_key, toml_text
-from cloudtrain.documents.yaml_text import read_scalar
-from cloudtrain.errors import JobError, Problem, UsageError, dotted
+from cloudtrain.errors import JobError, Problem, UsageError
 from cloudtrain.job.data import is_local_path, texts_in
 from cloudtrain.job.file import parse, parse_job
 from cloudtrain.job.model import OVERRIDES
 from cloudtrain.job.training import TrainingJob
-from cloudtrain.plans.comparison import ABSENT_TEXT, ValuePath, paths_that_differ
-from cloudtrain.plans.document import on_one_line
+from cloudtrain.plans.comparison import ValuePath
 from cloudtrain.plans.plan import CompileContext, Plan
-from cloudtrain.rules.engine import is_written, value_at
+from cloudtrain.rules.engine import value_at
 from cloudtrain.rules.values import secrets_in
 from cloudtrain.system.plugins import DEFAULT_TARGET, all_parts, part
 from cloudtrain.targets.adoption import FILL_IN, UNREAD, Adopter, Draft, Original
 from cloudtrain.targets.contract import AdopterMaker, DataPlaces, SweepCompiler, Target
 from cloudtrain.targets.registry import target_of
-
-# The comparison of two requests: all differences, each with its reason.
-
-
-@dataclass(frozen=True)
-class FieldDifference:
-    """One field in which the adopted job's request differs from the original request."""
-
-    path: str
-    original: Any
-    adopted: Any
-    reason: str
-
-
-def differences_of(
-    theirs: object,
-    ours: object,
-    reason_of: Callable[[ValuePath], str],
-    lost: Mapping[str, str],
-) -> list[FieldDifference]:
-    """Return the fields in which two requests differ, and what no request can express."""
-    differences = []
-    for path, original, adopted in paths_that_differ(theirs, ours):
-        reason = reason_of(path)
-        differences.append(FieldDifference(shown_path(path), original, adopted, reason))
-    for name, reason in lost.items():
-        differences.append(FieldDifference(name, "", ABSENT_TEXT, reason))
-    return differences
-
-
-def shown_path(path: ValuePath) -> str:
-    """Return a path as one name: `resources.gpu`."""
-    return dotted(path) or "(the whole request)"
-
-
-# Writes the adopted job as a job file, and its settings as `cloudtrain.toml`, both with comments.
-
-_PLAIN = re.compile(r"[A-Za-z_./][A-Za-z0-9_./@+-]*(?: [A-Za-z0-9_./@+=-]+)*")
-"""Text that needs no quotes in YAML 1.1 and 1.2."""
-
-_WORDS = frozenset("y n yes no on off true false null".split())
-"""Texts that some YAML readers take for a Boolean value or null."""
-
-_WIDTH = 110
-"""Columns after which a mapping or a list gets a line for each item."""
-
-
-def job_yaml(
-    job: Mapping[str, Any], comments: Mapping[ValuePath, str], head: Sequence[str] = ()
-) -> str:
-    """Return the text of the job file.
-
-    Each comment is placed above its field. The comments `head`, and comments on fields that the job
-    does not have, go at the top of the file.
-    """
-    missing = [text for path, text in comments.items() if not is_written(job, *path)]
-    lines = _head_lines([*head, *missing])
-    if lines:
-        lines.append("")
-    lines += _mapping(job, (), comments, "")
-    return "\n".join(lines) + "\n"
-
-
-def settings_toml(target: str, settings: Mapping[str, Any], head: Sequence[str] = ()) -> str:
-    """Return the text of the target's table in `cloudtrain.toml`, with nested tables last."""
-    lines = [*_head_lines(head), *_table((target,), settings)]
-    return "\n".join(lines) + "\n"
-
-
-def _head_lines(texts: Sequence[str]) -> list[str]:
-    """Return the lines of the comments at the top of a file."""
-    lines = []
-    for text in texts:
-        lines += [line.rstrip() for line in _commented(text)]
-    return lines
-
-
-def _commented(text: str, indent: str = "") -> Iterator[str]:
-    """Return the lines of a comment, each with `# `. Control characters are escaped, because YAML
-    and TOML do not allow them."""
-    return (f"{indent}# {on_one_line(line)}" for line in text.splitlines())
-
-
-def _mapping(
-    value: Mapping[str, Any], path: ValuePath, comments: Mapping[ValuePath, str], indent: str
-) -> Iterator[str]:
-    """Yield the lines of a YAML mapping. `path` leads to it from the top of the file, where it is
-    empty."""
-    for key, inner in value.items():
-        inner_path = (*path, key)
-        yield from _commented(comments.get(inner_path, ""), indent)
-        start = indent + _scalar(key)
-
-        block = _block(inner, indent + "  ")
-        if block is not None:
-            style, lines = block
-            yield f"{start}: |{style}"
-            yield from lines
-            continue
-
-        flow = _flow(inner)
-        is_wide = len(start + flow) > _WIDTH
-        has_own_lines = not path or is_wide or _has_comment_below(comments, inner_path)
-        if isinstance(inner, Mapping) and inner and has_own_lines:
-            yield f"{start}:"
-            yield from _mapping(inner, inner_path, comments, indent + "  ")
-        elif is_wide and isinstance(inner, Sequence) and not isinstance(inner, str):
-            yield f"{start}:"
-            for item in inner:
-                yield f"{indent}  - {_flow(item)}"
-        else:
-            yield f"{start}: {flow}"
-
-
-def _has_comment_below(comments: Mapping[ValuePath, str], path: ValuePath) -> bool:
-    """Return whether a comment is about a value inside the one at `path`."""
-    depth = len(path)
-    return any(len(at) > depth and at[:depth] == path for at in comments)
-
-
-def _flow(value: Any) -> str:
-    """Return a value in YAML's form for one line: `{a: [1, 2]}`."""
-    if isinstance(value, Mapping):
-        pairs = [f"{_scalar(key)}: {_flow(inner)}" for key, inner in value.items()]
-        return "{" + ", ".join(pairs) + "}"
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return "[" + ", ".join(map(_flow, value)) + "]"
-    return _scalar(value)
-
-
-def _scalar(value: Any) -> str:
-    """Return a single value, in quotes only if a YAML reader would take its plain text for another
-    value."""
-    is_plain = isinstance(value, str) and _PLAIN.fullmatch(value) and value.lower() not in _WORDS
-    if is_plain and read_scalar(value) == value:
-        return str(value)
-    return scalar_text(value)
-
-
-def _block(value: object, indent: str) -> tuple[str, list[str]] | None:
-    """Return the header and the lines of a YAML literal block for a text of several lines; None for
-    other values, and if the text must be written in quotes."""
-    if not isinstance(value, str) or "\n" not in value:
-        return None
-    if not value.strip() or value[0] in " \n" or value.endswith("\n\n"):
-        return None
-    for line in value.split("\n"):
-        if not line.isprintable() or line.endswith(" "):
-            return None
-    lines = [f"{indent}{line}".rstrip() for line in value.rstrip("\n").split("\n")]
-    return "" if value.endswith("\n") else "-", lines
-
-
-def _table(path: tuple[str, ...], table: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the lines of a TOML table. A line after the head of an inner table would belong to that
-    table, so inner tables are last."""
-    yield f"[{'.'.join(map(toml_key, path))}]"
-    for name, value in table.items():
-        if not isinstance(value, Mapping):
-            yield f"{toml_key(name)} = {toml_text(value)}"
-    for name, value in table.items():
-        if isinstance(value, Mapping):
-            yield ""
-            yield from _table((*path, name), value)
-
 
 CODE_FOLDER = "code"
 """Name of the folder beside the job file into which the code is unpacked."""
@@ -403,7 +240,7 @@ def _best(original: Original, place: Path) -> Adoption:
     build = best.fields.get("environment", {}).get("build")
     if build is not None:
         build = os.path.normpath(place / (best.fields.get("source_dir") or ".") / build)
-    code = [FieldDifference(*row) for row in code_differences(original, build)]
+    code = code_differences(original, build)
     return replace(best, differences=(*best.differences, *code))
 
 

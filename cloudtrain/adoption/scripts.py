@@ -2,7 +2,7 @@
 
 The script runs in a copy of its folder, without the network, with invalid credentials, and for a
 limited time. The script is the user's own: these limits protect from accidents, but not from
-hostile scripts (docs/adopting.md lists what a script can still do).
+hostile scripts (docs/guides/adopting.md lists what a script can still do).
 """
 
 from __future__ import annotations
@@ -320,7 +320,7 @@ def _finished_run(
         message = f"`{script}` has created no job within {time_limit:g} s"
         hint = (
             "give it more time with `--time-limit`, or adopt the job's request: "
-            "docs/adopting.md shows how to get it"
+            "docs/guides/adopting.md shows how to get it"
         )
     elif code or (is_notebook and failed):
         message = f"`{script}` failed before it created a job{reason}"
@@ -332,7 +332,7 @@ def _finished_run(
             hint = "add the profile to `~/.aws/config`, or correct its name in the script"
     else:
         message = f"`{script}` ended without creating a training job{reason}"
-        hint = "adopt the request of a job that it has created: docs/adopting.md shows how"
+        hint = "adopt the request of a job that it has created: docs/guides/adopting.md shows how"
         if not is_notebook:
             hint = "pass the arguments with which the script creates a job: `--args TEXT`"
     raise UsageError(message, hint=hint, code="CT984")

@@ -4,13 +4,11 @@ shows. Follows conditions that are known, loops, functions, `eval` and `source`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import TypeVar
 
 from cloudtrain.adoption.expansion import (
-    IN_ENVIRONMENT,
     MOST,
     Value,
     WordReader,
@@ -22,6 +20,7 @@ from cloudtrain.adoption.expansion import (
     unknown,
     without_marks,
 )
+from cloudtrain.adoption.shell_state import DECLARATIONS, FAILURE, TRAP, Script, ShellCommand
 
 _Result = TypeVar("_Result")
 
@@ -47,68 +46,9 @@ _DEFINITION = re.compile(
     r"(?:function[ \t]+([\w:.-]+)[ \t]*(?:\([ \t]*\))?|([\w:.-]+)[ \t]*\([ \t]*\))\s*(?=[{(])"
 )
 _IN_TEST = re.compile(r"(&&|\|\||[()<>])(?=\s)")
-_DECLARATIONS = frozenset("export declare local readonly typeset".split())
 _BEFORE_COMMAND = frozenset("time exec nohup command builtin".split())
-_OF_FUNCTION = frozenset("local declare typeset".split())
-_SETTING = frozenset("read mapfile readarray let getopts".split())
-"""Commands that set the variables that they name."""
-
-FAILURE = "||"
-"""The condition of commands that run if one fails whose success is assumed."""
-TRAP = "trap"
-"""The condition of commands that run on a signal, or when the script ends."""
-
-
-@dataclass
-class ShellCommand:
-    """A simple command of a script."""
-
-    text: str
-    """The command as written, on one line."""
-    words: list[str] = field(default_factory=list)
-    """The command's name and arguments, with variables replaced. An unknown variable makes the word
-    `Open`. Empty if the command only sets variables."""
-    assigned: dict[str, str] = field(default_factory=dict)
-    """The variables set before the command's name, as in `A=1 train`."""
-    exported: dict[str, str] = field(default_factory=dict)
-    """The environment variables that the script has set by then."""
-    input: str = ""
-    """What the command reads, as written; `|` for the output of the command before it."""
-    line: int = 1
-    condition: str = ""
-    """If the script may not run the command: the condition that cannot be decided."""
-    document: str | None = None
-    """The here-document that the command reads."""
-    output: str = ""
-    """The file that the command writes to."""
-
-
-@dataclass
-class _Script:
-    """What a script has set and run so far."""
-
-    variables: dict[str, Value]
-    read: Callable[[str], str | None]
-    """Returns the text of another script; None if it is not here."""
-    exported: dict[str, str] = field(default_factory=dict)
-    functions: dict[str, str] = field(default_factory=dict)
-    commands: list[ShellCommand] = field(default_factory=list)
-    condition: str = ""
-    """The outermost condition that cannot be decided around the current command."""
-    is_skipped: bool = False
-    """Whether the script does not run the current command."""
-    decides: bool = False
-    """Whether the current command decides what runs."""
-    holds: bool | None = True
-    """Whether the last command succeeded; None if the text does not show it."""
-    exports: set[str] = field(default_factory=set)
-    """Names that are exported once they are set."""
-    exports_all: bool = False
-    """Whether `set -a` exports what is set."""
-    locals: set[str] = field(default_factory=set)
-    """The variables of the current function."""
-    count: int = 0
-    depth: int = 0
+_SUBMITS = re.compile(r"\s*(?:\w+=\S*\s+)*sbatch\s")
+"""The beginning of a command that submits a script."""
 
 
 class _Left(Exception):
@@ -131,7 +71,7 @@ def commands_of(
     """
     if len(text) > _MOST_TEXT:
         raise ValueError(f"it has more than {_MOST_TEXT >> 10} KiB")
-    script = _Script({}, read)
+    script = Script({}, read)
     for name, value in (variables or {}).items():
         script.variables[name] = marked(value) if isinstance(value, str) else value
         if name in exported and isinstance(value, str):
@@ -145,7 +85,7 @@ def commands_of(
 class _Reader(WordReader):
     """Reads the commands of a text once from its beginning."""
 
-    def __init__(self, text: str, script: _Script, line: int | None = None) -> None:
+    def __init__(self, text: str, script: Script, line: int | None = None) -> None:
         super().__init__(text, script.variables)
         self.script = script
         self.line = line
@@ -471,7 +411,7 @@ class _Reader(WordReader):
         first = len(self.script.commands)
         self._redirections(command)
         while self.at < len(self.text) and not _SEPARATOR.match(self.text, self.at):
-            takes_assignments = not command.words or command.words[0] in (*_DECLARATIONS, "env")
+            takes_assignments = not command.words or command.words[0] in (*DECLARATIONS, "env")
             assignment = _ASSIGNED.match(self.text, self.at) if takes_assignments else None
             if assignment:
                 self._assign(assignment, command)
@@ -486,6 +426,21 @@ class _Reader(WordReader):
         if not self.script.is_skipped:
             self._run(command)
             self._feed(first, command.input)
+
+    def _expanded(self, *, quoted: bool = False) -> list[str]:
+        """Read what begins with `$` or a backtick, and run the `sbatch` in it, whose output is the
+        number of a job: `JOB=$(sbatch a.sh)`."""
+        start = self.at
+        values = super()._expanded(quoted=quoted)
+        inside = self.text[start + 1 : self.at - 1].removeprefix("(")
+        if _SUBMITS.match(inside):
+            script = self.script
+            first = len(script.commands)
+            line = self.line or self.text.count("\n", 0, start) + 1
+            self._call(inside, ShellCommand("", line=line), None)
+            commands = script.commands[first:]
+            script.commands[first:] = [each for each in commands if each.words[:1] == ["sbatch"]]
+        return values
 
     def _redirections(self, command: ShellCommand) -> None:
         """Read spaces, a comment and redirections."""
@@ -586,16 +541,10 @@ class _Reader(WordReader):
         elif name in ("true", ":", "false"):
             script.holds = name != "false"
         elif name in ("exit", "return") and not script.condition:
-            self._record(command)
+            script.record(command)
             raise _Left(name)
         elif name in script.functions:
-            self.variables |= command.assigned
-            outer = dict(self.variables)
-            names, script.locals = script.locals, set()
-            self._call(script.functions[name], command, arguments)
-            for each in script.locals:
-                self.variables[each] = outer.get(each, [])
-            script.locals = names
+            self._call_function(name, command, arguments)
         elif name == TRAP and arguments[:1] != [""]:
             handlers = [each for each in arguments if each != "--"]
             handler = result_of("".join(handlers[:1]))
@@ -606,89 +555,23 @@ class _Reader(WordReader):
             self._call(result_of(" ".join(arguments)), command, None)
         elif name in ("source", ".") and (text := script.read(result_of("".join(arguments[:1])))):
             self._call(text, command, arguments[1:] or None)
-        elif not name or not self._sets(command):
+        elif not name or not script.carry_out(command):
             if not name:
-                self._set(command.assigned)
+                script.set_variables(command.assigned)
             if name or command.input or (script.condition and command.assigned):
-                self._record(command)
+                script.record(command)
 
-    def _record(self, command: ShellCommand) -> None:
-        """Add a command to those that the script runs."""
-        command.words = list(map(result_of, command.words))
-        command.assigned = _results_of(command.assigned)
-        command.exported = _results_of(self.script.exported)
-        self.script.commands.append(command)
-
-    def _set(self, assigned: Mapping[str, str]) -> None:
-        """Set variables. Those that the shell has from its environment are exported already."""
+    def _call_function(self, name: str, command: ShellCommand, arguments: list[str]) -> None:
+        """Run a function. Its local variables have their values of before afterwards."""
         script = self.script
-        self.variables |= assigned
-        if "IFS" in assigned:  # words are split at spaces here
-            line = ShellCommand(f"IFS={without_marks(assigned['IFS'])}")
-            line.condition = script.condition
-            self._record(line)
-        for name, value in assigned.items():
-            is_exported = name in script.exported or name in script.exports
-            if is_exported or script.exports_all or IN_ENVIRONMENT.fullmatch(name):
-                script.exported[name] = value
-
-    def _sets(self, command: ShellCommand) -> bool:
-        """Carry out a command that sets variables. Return whether it is one, and runs."""
-        exported = self.script.exported
-        name, *arguments = command.words
-        if name == "unset" and arguments[:1] == ["-f"]:
-            pass
-        elif name == "unset":
-            for each in arguments:
-                self.variables[each] = []
-            return self._is_forgotten(arguments)
-        elif (name == "export" and "-n" in arguments) or (
-            name in _DECLARATIONS and "+x" in arguments
-        ):
-            self.variables |= command.assigned
-            return self._is_forgotten([*arguments, *command.assigned])
-        elif name == "read" and command.document is not None:
-            self.variables[arguments[-1]] = marked(command.document)
-        elif name in _SETTING:
-            for each in re.findall(r"(?<![\w-])[A-Za-z_]\w*", " ".join(arguments)):
-                self.variables[each] = unknown(f"${each}", is_of_script=True)
-        elif name == "shift":
-            values = self.variables.pop("@", None)
-            count = "".join(arguments) or "1"
-            if values is not None and count.isdecimal():
-                self.variables["@"] = list(values[int(count) :])
-        elif name == "set" and arguments[:1] == ["--"]:
-            self.variables["@"] = arguments[1:]
-        elif name == "set" and arguments in (["-a"], ["+a"]):
-            self.script.exports_all = arguments == ["-a"]
-        elif name in _DECLARATIONS and not any(map(is_unknown, arguments)):
-            if name in _OF_FUNCTION:
-                self.script.locals |= {*command.assigned, *arguments}
-            self._set(command.assigned)
-            if name == "export" or "-x" in arguments:
-                exported |= command.assigned
-                self.script.exports.update(arguments)
-                for each in arguments:
-                    value = self.variables.get(each)
-                    if isinstance(value, str):
-                        exported[each] = value
-        else:
-            return False
-        return not self.script.condition
-
-    def _is_forgotten(self, names: Sequence[str]) -> bool:
-        """Let later commands not have the variables `names`. Return whether none of them can be in
-        the environment of the script."""
-        script = self.script
-        is_own = not script.condition
-        for name in names:
-            if name.startswith(("-", "+")):
-                continue
-            was_set = name in script.exported and not IN_ENVIRONMENT.fullmatch(name)
-            is_own = is_own and was_set
-            script.exported.pop(name, None)
-            script.exports.discard(name)
-        return is_own
+        self.variables |= command.assigned
+        outer = dict(self.variables)
+        outer_locals = script.locals
+        script.locals = set()
+        self._call(script.functions[name], command, arguments)
+        for each in script.locals:
+            self.variables[each] = outer.get(each, [])
+        script.locals = outer_locals
 
     def _call(self, text: str, command: ShellCommand, arguments: list[str] | None) -> None:
         """Run a text, such as the body of a function, with `arguments`; None if it has those of the
@@ -723,7 +606,3 @@ _COMPOUNDS: dict[str, Callable[[_Reader, str], None]] = {
     "((": _Reader._arithmetic,
     "[[": _Reader._test,
 }
-
-
-def _results_of(variables: Mapping[str, str]) -> dict[str, str]:
-    return {name: result_of(value) for name, value in variables.items()}

@@ -13,16 +13,9 @@ from math import isfinite
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from cloudtrain.adoption.differences import differences_of, shown_path
 from cloudtrain.adoption.launches import TrainingLaunch, cannot_adopt
-from cloudtrain.adoption.proof import (
-    SECRET,
-    Adoption,
-    add_secrets,
-    adoption_of,
-    differences_of,
-    parsed,
-    shown_path,
-)
+from cloudtrain.adoption.proof import SECRET, Adoption, add_secrets, adoption_of, parsed
 from cloudtrain.documents.document import (
     MAX_BYTES,
     MAX_DIGITS,

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 from cloudtrain.adoption.expansion import Open, Value, part_of
 from cloudtrain.adoption.launches import OPTIONS, tool_of
-from cloudtrain.adoption.shell import FAILURE, TRAP, ShellCommand, commands_of
+from cloudtrain.adoption.shell import commands_of
+from cloudtrain.adoption.shell_state import FAILURE, TRAP, ShellCommand
 from cloudtrain.documents.document import Unreadable, read_text
 from cloudtrain.rules.job import LAUNCHER_VARIABLES
 

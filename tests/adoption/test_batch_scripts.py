@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import cloudtrain as ct
+from cloudtrain.errors import UsageError
 from tests.adoption.test_launches import shape
 from tests.cli.conftest import Cli, cli
 
@@ -346,6 +347,12 @@ def test_each_difference_has_one_row(line: str, names: set[str]) -> None:
         ("sbatch a.sh || sbatch b.sh", 1, {"||"}),
         ("LR=$(date) sbatch a.sh", "${LR:-1}", {"$LR", "--lr"}),
         ("export LR=5\nsbatch c.sh", 6, set()),
+        ("J=$(sbatch a.sh)\necho $J", 1, set()),
+        ("J=$(LR=7 sbatch --parsable a.sh | cut -d';' -f1)", 7, set()),
+        ("J=`sbatch a.sh`\nsbatch --dependency=afterok:$J b.sh", 1, {"other lines"}),
+        ('export LR=5\necho "as $(sbatch a.sh)"', 5, set()),
+        ("send() { J=$(LR=$1 sbatch a.sh); }\nsend 3", 3, set()),
+        ("[ -d x ] && J=$(sbatch a.sh)", 1, {"[ -d x ]"}),
     ],
 )
 def test_a_script_that_submits_another(lines: str, lr: int | str, names: set[str]) -> None:
@@ -419,3 +426,21 @@ def test_a_script_without_an_end_is_refused(text: str, cli: Cli) -> None:
     Path("job.sh").write_text(f"#!/bin/bash\n{ONE}{text}\n")
     found = cli("adopt", "job.sh")
     assert (found.code, "hint: " in found.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        "for seed in 1 2; do LINE --seed $seed; done",
+        "i=0\nwhile [ $i -lt 2 ]; do i=$((i + 1)); LINE --seed $i; done",
+        "run() { LINE --seed $1; }\nfor seed in 1 2; do run $seed; done",
+    ],
+)
+def test_a_loop_of_trainings(loop: str) -> None:
+    """The line is named once; the hint adopts its first round, and says how a job runs the others."""
+    Path("job.sh").write_text(f"#!/bin/bash\n{loop.replace('LINE', 'python train.py')}\n")
+    with pytest.raises(UsageError) as caught:
+        ct.adopt("job.sh")
+    assert caught.value.message.count("--seed") == 1
+    assert "`cloudtrain adopt 'python train.py --seed 1'`" in str(caught.value.hint)
+    assert "--each" in str(caught.value.hint)

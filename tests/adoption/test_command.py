@@ -148,7 +148,7 @@ def test_a_value_of_another_type(
 def test_stdin(clean_environment: Path, redirection: str, said: str) -> None:
     """Closed, endless, or no text."""
     Path("bytes").write_bytes(b"\xff")
-    line = f"exec {sys.executable} -m cloudtrain adopt - {redirection}"
+    line = f"exec '{sys.executable}' -m cloudtrain adopt - {redirection}"
     environ = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
     done = subprocess.run(
         ["sh", "-c", line], capture_output=True, text=True, check=False, env=environ

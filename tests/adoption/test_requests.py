@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.adoption.proof import job_yaml, settings_toml
+from cloudtrain.adoption.job_text import job_yaml, settings_toml
 from cloudtrain.cli.app import run_command
 from cloudtrain.documents.document import read_document
 from cloudtrain.job.file import parse_job

@@ -433,7 +433,7 @@ def test_it_is_asked_for(cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch
     """Without a terminal and without `--yes` nothing is run, and the screen says what running means."""
     (folder / "job.py").write_text(CALL + SEND)
     refused = cli("adopt", str(folder / "job.py"))
-    assert refused.code == 2
+    assert refused.code == 6  # a person has to say so
     assert "runs it with" in refused.err
     assert "--yes" in refused.err
     assert cli("adopt", str(folder / "job.py"), "--yes").code == 0

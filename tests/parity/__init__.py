@@ -1,1 +1,1 @@
-"""Plans against the real SageMaker SDKs. Runs in environments of its own: `python tools/test_parity.py`."""
+"""Plans against the real SageMaker SDKs. Runs in environments of its own: `python tools/run/parity.py`."""

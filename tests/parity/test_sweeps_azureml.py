@@ -124,10 +124,6 @@ def trial_of(case: Swept) -> Plan:
     """The command of one trial, with an input for each hyperparameter of the search, as Azure's tools want it."""
     job = {**BASE, **case.job}
     environment = {**job["environment"]}
-    environment["variables"] = {
-        "CLOUDTRAIN_SEND_METRICS": "azureml",
-        **environment.get("variables", {}),
-    }
     searched = {name: f"${{{{inputs.{name}}}}}" for name in case.space}
     inputs = {**(job["inputs"] or {}), **{name: {"value": "1"} for name in case.space}}
     changes = {
@@ -159,7 +155,11 @@ def planned(case: Swept) -> dict[str, Any]:
 
 
 def as_ours(body: dict[str, Any]) -> dict[str, Any]:
-    """What Azure's tools make, as cloudtrain sends it: without the second slack that the YAML adds to a bandit."""
+    """What Azure's tools make, as cloudtrain sends it: without the second slack that the YAML adds to a bandit, and
+    without the empty variables that the YAML alone has."""
+    trial = body["properties"]["trial"]
+    if trial.get("environmentVariables") == {}:
+        del trial["environmentVariables"]
     early = body["properties"].get("earlyTermination", {})
     if early.get("slackAmount") == 0:
         del early["slackAmount"]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.adoption.code_files import code_differences
+from cloudtrain.adoption.differences import code_differences
 from cloudtrain.adoption.scripts import located
 from cloudtrain.documents.archives import archive_of
 from cloudtrain.targets.adoption import Original
@@ -126,18 +126,20 @@ def test_the_files_of_sagemakers_sdks(
     files = {".env": "", ".git/HEAD": "", "__pycache__/a.pyc": "", "empty/": "", "x.pem": ""}
     write(tmp_path / "src", files)
     original = Original("sagemaker", request_, "x", "x", folder=str(tmp_path), source="src")
-    ((path, _, _, reason),) = code_differences(original)
-    assert path == LEFT
-    assert {name for name in (".env", ".git/", "empty/", "x.pem") if f"`{name}`" in reason} == left
+    (found,) = code_differences(original)
+    assert found.path == LEFT
+    assert {
+        name for name in (".env", ".git/", "empty/", "x.pem") if f"`{name}`" in found.reason
+    } == left
 
 
 def test_a_target_may_not_list_what_its_tools_send(tmp_path: Path) -> None:
     """Then they send every file."""
     write(tmp_path / "src", {".env": "A=1", "a/b.py": ""})
     original = Original("slurm", {}, "x", "x", folder=str(tmp_path), source="src")
-    ((path, value, _, reason),) = code_differences(original)
-    assert (path, value) == (LEFT, "files: 1")
-    assert "`.env`" in reason
+    (found,) = code_differences(original)
+    assert (found.path, found.original) == (LEFT, "files: 1")
+    assert "`.env`" in found.reason
 
 
 def test_an_archive_is_compared_too(tmp_path: Path) -> None:
@@ -146,9 +148,9 @@ def test_an_archive_is_compared_too(tmp_path: Path) -> None:
     with tarfile.open(fileobj=archive, mode="w:gz") as tar:
         tar.add(write(tmp_path, {".env": "A=1"}), ".")
     original = Original("azureml", {}, "x", "x", code=archive.getvalue())
-    ((path, original_value, _, reason),) = code_differences(original)
-    assert (path, original_value) == (LEFT, "files: 1")
-    assert "environment.secrets" in reason
+    (found,) = code_differences(original)
+    assert (found.path, found.original) == (LEFT, "files: 1")
+    assert "environment.secrets" in found.reason
 
 
 @pytest.mark.parametrize("written", [{}, {"more.py": "1"}, {"train.py": "2"}])

@@ -1,13 +1,15 @@
-"""Compares the files of a job's code: those that the original's tool sends, and those of the
-bundle."""
+"""What differs between an original and the job adopted from it: the fields of the requests, and the
+files of the code."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from cloudtrain.code.data import MOST_FILES, files_below
 from cloudtrain.code.files import escape_path
@@ -15,8 +17,8 @@ from cloudtrain.code.ignore import IGNORE_FILE, INCLUDE_FILE, ignore_line
 from cloudtrain.code.secret_names import secret_name
 from cloudtrain.code.walk import Walk, walk
 from cloudtrain.documents.archives import unpack
-from cloudtrain.errors import CloudtrainError, join_names
-from cloudtrain.plans.comparison import ABSENT_TEXT
+from cloudtrain.errors import CloudtrainError, dotted, join_names
+from cloudtrain.plans.comparison import ABSENT_TEXT, ValuePath, paths_that_differ
 from cloudtrain.system.plugins import part
 from cloudtrain.targets.adoption import Original
 from cloudtrain.targets.contract import CodeLister
@@ -26,11 +28,38 @@ _NAMED = 5
 """The most files that a difference names."""
 
 
-CodeDifference = tuple[str, str, str, str]
-"""The name of the field, what the original and what the adopted job sends, and the reason."""
+@dataclass(frozen=True)
+class FieldDifference:
+    """One field, or one set of code files, in which the adopted job differs from the original."""
+
+    path: str
+    original: Any
+    adopted: Any
+    reason: str
 
 
-def code_differences(original: Original, build: str | None = None) -> list[CodeDifference]:
+def differences_of(
+    theirs: object,
+    ours: object,
+    reason_of: Callable[[ValuePath], str],
+    lost: Mapping[str, str],
+) -> list[FieldDifference]:
+    """Return the fields in which two requests differ, and what no request can express."""
+    differences = []
+    for path, original, adopted in paths_that_differ(theirs, ours):
+        reason = reason_of(path)
+        differences.append(FieldDifference(shown_path(path), original, adopted, reason))
+    for name, reason in lost.items():
+        differences.append(FieldDifference(name, "", ABSENT_TEXT, reason))
+    return differences
+
+
+def shown_path(path: ValuePath) -> str:
+    """Return a path as one name: `resources.gpu`."""
+    return dotted(path) or "(the whole request)"
+
+
+def code_differences(original: Original, build: str | None = None) -> list[FieldDifference]:
     """Return what differs between the code that the original sends and the bundle of the adopted
     job, and between the contents of `build`, the folder of the job's Dockerfile; nothing of a
     folder that is not on this machine."""
@@ -53,7 +82,7 @@ def code_differences(original: Original, build: str | None = None) -> list[CodeD
                 differences += _differences("source_dir", _sent(original, place), walk(place))
     except (CloudtrainError, OSError, EOFError, ValueError) as error:
         why = f"the code cannot be compared: {escape_path(str(error))}"
-        differences.append(("source_dir", "", ABSENT_TEXT, why))
+        differences.append(FieldDifference("source_dir", "", ABSENT_TEXT, why))
     return differences
 
 
@@ -65,7 +94,7 @@ def _sent(original: Original, place: str) -> Iterator[str]:
     return (file.path for file in islice(files_below(Path(place)), MOST_FILES))
 
 
-def _differences(field: str, sent: Iterable[str], bundle: Walk) -> list[CodeDifference]:
+def _differences(field: str, sent: Iterable[str], bundle: Walk) -> list[FieldDifference]:
     """Compare the names of the files that the original sends with those of the bundle. cloudtrain's
     own files and Python's caches do not count."""
     theirs = {path for path in sent if not _is_ours(path)}
@@ -79,14 +108,16 @@ def _differences(field: str, sent: Iterable[str], bundle: Walk) -> list[CodeDiff
         tops = sorted({_top(path, ignored) for path in missing})
         names = join_names([*map(escape_path, tops)], _NAMED)
         reason = f"only the original sends {names}; {_remedy(tops[0])}"
-        differences.append((f"{field} (left out)", f"files: {len(missing)}", ABSENT_TEXT, reason))
+        count = f"files: {len(missing)}"
+        differences.append(FieldDifference(f"{field} (left out)", count, ABSENT_TEXT, reason))
 
     added = sorted(ours - theirs)
     if added:
         names = join_names([*map(escape_path, added)], _NAMED)
         line = f"a line such as `{ignore_line(added[0])}` in `{IGNORE_FILE}` leaves a file out"
         reason = f"only the adopted job sends {names}; {line}"
-        differences.append((f"{field} (added)", ABSENT_TEXT, f"files: {len(added)}", reason))
+        count = f"files: {len(added)}"
+        differences.append(FieldDifference(f"{field} (added)", ABSENT_TEXT, count, reason))
     return differences
 
 
