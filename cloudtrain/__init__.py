@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from cloudtrain.api import bundled_job as bundled_job
     from cloudtrain.api import check as check
     from cloudtrain.api import diff as diff
+    from cloudtrain.api import fit as fit
     from cloudtrain.api import load_job as load_job
     from cloudtrain.api import load_sweep as load_sweep
     from cloudtrain.api import pin as pin
@@ -20,10 +21,13 @@ if TYPE_CHECKING:
     from cloudtrain.api import upload as upload
     from cloudtrain.errors import CloudtrainError as CloudtrainError
     from cloudtrain.errors import JobError as JobError
+    from cloudtrain.errors import PersonNeeded as PersonNeeded
+    from cloudtrain.errors import PlanDiffers as PlanDiffers
     from cloudtrain.errors import PreflightError as PreflightError
     from cloudtrain.errors import RunNotFound as RunNotFound
     from cloudtrain.errors import SettingsError as SettingsError
     from cloudtrain.errors import TargetError as TargetError
+    from cloudtrain.estimate.report import FitReport as FitReport
     from cloudtrain.job.data import Checkpoint as Checkpoint
     from cloudtrain.job.data import Input as Input
     from cloudtrain.job.data import Output as Output
@@ -49,19 +53,21 @@ if TYPE_CHECKING:
     from cloudtrain.job.training import Resources as Resources
     from cloudtrain.job.training import Spot as Spot
     from cloudtrain.job.training import TrainingJob as TrainingJob
+    from cloudtrain.lifecycle.runs.compare import compare as compare
     from cloudtrain.lifecycle.runs.find import recover as recover
     from cloudtrain.lifecycle.runs.find import run as run
     from cloudtrain.lifecycle.runs.find import runs as runs
     from cloudtrain.lifecycle.runs.run import Run as Run
     from cloudtrain.lifecycle.runs.sweep import SweepRun as SweepRun
+    from cloudtrain.page.notebook import ui as ui
     from cloudtrain.plans.plan import Finding as Finding
     from cloudtrain.plans.plan import Level as Level
     from cloudtrain.plans.plan import Plan as Plan
-    from cloudtrain.plans.states import LogLine as LogLine
+    from cloudtrain.plans.progress import LogLine as LogLine
+    from cloudtrain.plans.progress import RunStatus as RunStatus
+    from cloudtrain.plans.progress import Trial as Trial
     from cloudtrain.plans.states import RunRef as RunRef
     from cloudtrain.plans.states import RunState as RunState
-    from cloudtrain.plans.states import RunStatus as RunStatus
-    from cloudtrain.plans.states import Trial as Trial
     from cloudtrain.targets.azureml.settings import AzureML as AzureML
     from cloudtrain.targets.local.settings import Local as Local
     from cloudtrain.targets.sagemaker.settings import SageMaker as SageMaker
@@ -71,21 +77,26 @@ if TYPE_CHECKING:
 _NAMES = {
     "adoption.adopt": "adopt",
     "adoption.proof": "Adoption",
-    "api": "bundled_job check diff load_job load_sweep pin plan submit upload",
-    "errors": "CloudtrainError JobError PreflightError RunNotFound SettingsError TargetError",
+    "api": "bundled_job check diff fit load_job load_sweep pin plan submit upload",
+    "errors": "CloudtrainError JobError PersonNeeded PlanDiffers PreflightError RunNotFound"
+    " SettingsError TargetError",
+    "estimate.report": "FitReport",
     "job.data": "Checkpoint Input Output",
     "job.distribution": "DeepSpeed Horovod MPI NoDistribution Ray SMDDP SMP TensorFlow Torch",
     "job.processing": "ProcessingInput ProcessingJob ProcessingOutput",
     "job.sweep": "Objective Range StopEarly Sweep",
     "job.training": "Environment InstanceGroup InstancePreference Resources Spot TrainingJob",
+    "lifecycle.runs.compare": "compare",
     "lifecycle.runs.find": "recover run runs",
     "lifecycle.runs.run": "Run",
     "lifecycle.runs.sweep": "SweepRun",
     "plans.plan": "Finding Level Plan",
-    "plans.states": "LogLine RunRef RunState RunStatus Trial",
+    "plans.progress": "LogLine RunStatus Trial",
+    "plans.states": "RunRef RunState",
     "targets.azureml.settings": "AzureML",
     "targets.local.settings": "Local",
     "targets.sagemaker.settings": "SageMaker",
+    "page.notebook": "ui",
     "version": "__version__",
 }
 """Maps modules to the public names in them."""

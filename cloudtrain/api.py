@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from cloudtrain.code.files import escape_path
 from cloudtrain.code.tree import SourceChanged
+from cloudtrain.documents import JsonMapping
 from cloudtrain.errors import (
     CloudtrainError,
     MissingExtra,
@@ -26,18 +27,21 @@ from cloudtrain.errors import (
     shortened,
 )
 from cloudtrain.job.file import load_job as load
+from cloudtrain.job.model import revalidate
 from cloudtrain.job.training import BUNDLED, TrainingJob
 from cloudtrain.lifecycle.preparing.prepare import PlaceOf, Ready, prepare
 from cloudtrain.plans.plan import Plan
 from cloudtrain.plans.states import AFTER, SWEEP
+from cloudtrain.rules.job import not_asked
 from cloudtrain.system.plugins import has_part
 from cloudtrain.system.processes import tell
-from cloudtrain.targets.contract import ByteProgress, PinsVersions, RunFolders
+from cloudtrain.targets.contract import ByteProgress, PinsVersions, RunFolders, Unasked
 from cloudtrain.targets.registry import usable_target
-from cloudtrain.targets.settings import load_settings
+from cloudtrain.targets.settings import read_environment
 from cloudtrain.targets.where import AnyTarget, Where, where
 
 if TYPE_CHECKING:
+    from cloudtrain.estimate.report import FitReport
     from cloudtrain.job.file import JobFile
     from cloudtrain.job.processing import AnyJob
     from cloudtrain.job.sweep import Sweep
@@ -128,6 +132,7 @@ def plan(
         JobError: the target does not support a field of the job; the hint names an alternative.
         TargetUnavailable: the target cannot be used from this machine.
     """
+    job = _checked(job, target)
     return _next_plan(_prepare(job, _where(job, target, profile), ignore, place_of))
 
 
@@ -144,13 +149,27 @@ def check(
     inputs and quota. Submits nothing.
 
     With `online=None` the target is asked only if you have credentials for it; with `online=False`,
-    never. The other arguments are as in `plan`.
+    never. If it is not asked, the finding CT541 says what about, and why. The other arguments are
+    as in `plan`.
     """
+    job = _checked(job, target)
     ready = _prepare(job, _where(job, target, profile), ignore, place_of)
-    plan = _next_plan(ready)
-    if online is None:
-        online = ready.where.service.can_check(ready.where.settings)
-    return ready.check_online(plan, may_wait=True) if online else plan
+    unasked = None
+    if online is False:
+        unasked = Unasked("`--offline` asks nobody", "leave out `--offline`")
+    elif online is None:
+        unasked = ready.where.service.unasked(ready.where.settings)
+    plan = _next_plan(ready, is_asked=unasked is None)
+    if plan.errors and online is not False:
+        unasked = Unasked("the job has errors", "correct them, and check it again")
+    if unasked is None:
+        return ready.check_online(plan, may_wait=True)
+
+    asked = ready.where.target
+    if not asked.facts.asked or "CT541" in map(str.upper, ignore):
+        return plan
+    finding = not_asked(asked.title, asked.facts.asked, *unasked)
+    return plan.with_findings((*plan.findings, finding))
 
 
 def submit(
@@ -164,6 +183,7 @@ def submit(
     file: JobFile | None = None,
     queue: bool | None = None,
     priority: int | None = None,
+    exactly: Plan | JsonMapping | str | None = None,
     on_plan: Callable[[Plan], None] | None = None,
     on_changes: Callable[[Changes | None], None] | None = None,
     on_bytes: ByteProgress | None = None,
@@ -191,6 +211,8 @@ def submit(
         queue: on this machine, wait until enough GPUs or CPU slots are free. Default: the value in
             the settings.
         priority: runs with a higher number leave the queue first.
+        exactly: the only plan that may be sent: a plan, its JSON data, or at least 12 digits of its
+            hash. If this plan was sent already, its run is returned, with `adopted` set.
         on_plan: called with the plan before anything is sent. The last plan is the one that is
             sent.
         on_changes: called with the changes since the job's last run, or with None if the job has no
@@ -201,6 +223,9 @@ def submit(
 
     Raises:
         PreflightError: a check found an error; nothing was sent.
+        PlanDiffers: the plan is not the one in `exactly`; nothing was sent.
+        PersonNeeded: the target costs money, `[approval]` in your settings asks for your approval,
+            and `cloudtrain approve` has not given it; nothing was sent.
         SourceChanged: the code kept changing; nothing was sent.
         TargetError: the target refused the job or could not be reached. The next cloudtrain command
             asks the target whether the run exists nevertheless.
@@ -210,6 +235,7 @@ def submit(
     from cloudtrain.lifecycle.submission.submit import make_sending
     from cloudtrain.lifecycle.submission.submit import submit as send
 
+    job = _checked(job, target)
     place = _where(job, target, profile).queued(queue, priority)
 
     def run_of(submitted: Submitted) -> Run:
@@ -227,7 +253,7 @@ def submit(
         try:
             ready = _prepare(job, place, ignore, place_of)
             sending = make_sending(ready, file=file, online=online, watch=watch)
-            return run_of(send(sending, place.here))
+            return run_of(send(sending, place.here, exactly))
         except SourceChanged as error:
             if not error.may_plan_again or not plans_left:
                 raise
@@ -265,6 +291,7 @@ def upload(
     """
     from cloudtrain.lifecycle.submission.submit import stop_on_errors
 
+    job = _checked(job, target)
     place = _where(job, target, profile)
     ready = _prepare(job, place, ignore, place_of)
     plan = _next_plan(ready)
@@ -282,6 +309,53 @@ def upload(
     return plan
 
 
+def fit(
+    job: AnyJob | Sweep,
+    target: AnyTarget = None,
+    *,
+    profile: str | None = None,
+    ignore: Sequence[str] = (),
+    place_of: PlaceOf | None = None,
+    python: str | None = None,
+    steps: int | None = None,
+    samples: int | None = None,
+    every: bool = False,
+    config: str | Path | None = None,
+    training: Mapping[str, str] | None = None,
+    on_rank: Callable[[int], None] | None = None,
+) -> FitReport:
+    """Return an estimate of the memory of a job's ranks, and of the time of a step.
+
+    Runs two steps of the script on this machine, as one rank of the job, with tensors that have a
+    shape and no memory. `check` and `submit` of the same job then know whether it fits.
+
+    Args:
+        job: a job, or a sweep, of which the first trial is estimated.
+        target: as in `plan`.
+        profile: as in `plan`.
+        ignore: as in `plan`.
+        place_of: as in `plan`.
+        python: the interpreter that runs the script. Default: that of the local target.
+        steps: the steps of the whole training, for its time and cost.
+        samples: the same in samples over all ranks.
+        every: compare all instance types of the target.
+        config: the `config.json` of a dense decoder, or its folder: estimate by closed formulas,
+            and run nothing.
+        training: the numbers for the formulas: `batch`, `context`, `zero`, `tensor`, `recompute`.
+        on_rank: called with the rank before it runs.
+
+    Raises:
+        UsageError: the script cannot be followed; the message has its line.
+    """
+    from cloudtrain.lifecycle.fit import Question, estimate
+
+    place = _where(job, target, profile)
+    ready = _prepare(job, place, ignore, place_of)
+    file = None if config is None else Path(config)
+    question = Question(steps, samples, every, python, file, training or {})
+    return estimate(ready.first, _next_plan(ready), question, on_rank=on_rank)
+
+
 def pin(job: AnyJob | Sweep, target: AnyTarget = None, *, profile: str | None = None) -> Any:
     """Return the job or sweep with each label (`azureml:NAME@latest`) replaced by its current
     version. Asks the target.
@@ -290,6 +364,7 @@ def pin(job: AnyJob | Sweep, target: AnyTarget = None, *, profile: str | None = 
         TargetError: the target cannot be reached, or has no version for a label.
         UsageError: the target has no labels, or the job contains none.
     """
+    job = _checked(job, target)
     place = _where(job, target, profile)
     inner = cast("AnyJob", getattr(job, "job", job))  # of a sweep, the job of its trials
     if not isinstance(place.service, PinsVersions):
@@ -302,13 +377,19 @@ def pin(job: AnyJob | Sweep, target: AnyTarget = None, *, profile: str | None = 
     return pinned if inner is job else job.model_copy(update={"job": pinned})
 
 
-def _where(job: AnyJob | Sweep, target: AnyTarget, profile: str | None) -> Where:
-    """Return where the job runs, with the settings of the job's project, or of the working
-    directory."""
+def _checked(job: AnyJob | Sweep, target: AnyTarget) -> AnyJob | Sweep:
+    """Return the job with checked values. Those of a command of cloudtrain, which passes a `Where`,
+    are checked already."""
     if not hasattr(job, "folder"):  # for example, the name of a job file
         file = shortened(str(job)) if isinstance(job, str | Path) else "job.yaml"
         hint = f'read a job file first: `ct.load_job("{file}")`'
         raise UsageError(f"`{type(job).__name__}` is not a job", hint=hint)
+    return job if isinstance(target, Where) else revalidate(job)
+
+
+def _where(job: AnyJob | Sweep, target: AnyTarget, profile: str | None) -> Where:
+    """Return where the job runs, with the settings of the job's project, or of the working
+    directory."""
     return where(target, near=job.folder, profile=profile)
 
 
@@ -323,17 +404,18 @@ def _prepare(
     return prepare_sweep(cast("Sweep", job), place, ignore=ignore, place_of=place_of)
 
 
-def _next_plan(ready: Ready | ReadySweep) -> Plan:
-    """Return the plan of the job's next run, without creating a run store."""
+def _next_plan(ready: Ready | ReadySweep, *, is_asked: bool = False) -> Plan:
+    """Return the plan of the job's next run, without creating a run store; see `Ready.plan`."""
     from cloudtrain.lifecycle.store.records import has_store, salt_of_new_store
 
     here = ready.where.here
     if not has_store(here.state_dir):
-        return ready.plan(1, salt_of_new_store(here.state_dir))
+        return ready.plan(1, salt_of_new_store(here.state_dir), is_asked=is_asked)
     from cloudtrain.lifecycle.store.schema import read_store
 
     with read_store(here.state_dir) as store:
-        return ready.plan(store.next_counter(ready.key, here.submitter), store.salt)
+        counter = store.next_counter(ready.key, here.submitter)
+        return ready.plan(counter, store.salt, is_asked=is_asked)
 
 
 # Public functions about past runs: `diff` and `costs`.
@@ -360,9 +442,9 @@ def costs(
     from cloudtrain.lifecycle.runs.costs import cost_of
     from cloudtrain.lifecycle.store.schema import read_store
 
-    with read_store(load_settings().state_dir) as store:
+    with read_store(read_environment().state_dir) as store:
         money = store.money()
-        tags = store.tags()
+        tags = store.labels("tag")
     now = time.time()
     silent_targets = set[str]()
     for item in _newest_runs(target, profile):
@@ -401,7 +483,7 @@ def _newest_runs(target: AnyTarget, profile: str | None) -> Iterator[Run]:
         for item in runs_at(place):
             yield Run.attached(item, place.here)
         return
-    settings = load_settings()
+    settings = read_environment()
     recover_if_needed()
     with read_store(settings.state_dir) as store:
         rows = store.newest(trials=True)
@@ -449,7 +531,7 @@ def diff(
 
     old_side = side(old, before, new_target)
     new_side = side(new, after, old_target)
-    return difference(old_side, new_side, load_settings())
+    return difference(old_side, new_side, read_environment())
 
 
 def _resolve(item: Run | Plan | AnyJob | str | Path) -> Side | AnyJob:
@@ -469,23 +551,23 @@ def _resolve(item: Run | Plan | AnyJob | str | Path) -> Side | AnyJob:
         if path.suffix == ".py" and path.is_file():
             return TrainingJob.from_script(path)
         if path.suffix.lower() in (".yaml", ".yml", ".toml", ".json") or path.is_file():
-            plan = _plan_in(path)
+            plan = plan_in(path)
             if plan is None:
                 return load_job(path)
             return Side(str(item), plan)
         item = run(str(item))
     if not isinstance(item, Run):
-        return item  # a job
+        return revalidate(item)  # a job
 
     record = item.show().kept
-    results = results_of(item.last_status, [])
+    results = results_of(item.last_status, {})
     with suppress(CloudtrainError):  # without an answer of the target, what the last command saw
         status = item.status()
-        results = results_of(status, item.metrics())
+        results = results_of(status, item.metrics().columns(), item.objective)
     return Side(item.name, record.plan, record, ref=item.ref, results=results)
 
 
-def _plan_in(path: Path) -> Mapping[str, Any] | None:
+def plan_in(path: Path) -> Mapping[str, Any] | None:
     """Return the plan in a file that `cloudtrain plan --json` wrote; None if the file holds no
     plan."""
     if path.suffix.lower() != ".json":

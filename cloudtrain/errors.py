@@ -4,6 +4,8 @@ an exit code.
     CloudtrainError
     ├── JobError            the job is wrong: a list of problems with their positions      exit 2
     ├── UsageError          a flag or an argument is wrong                                 exit 2
+    │   ├── PlanDiffers     the plan is not the one that was to be sent                    exit 5
+    │   └── PersonNeeded    a person has to confirm or approve it                          exit 6
     ├── SettingsError       `cloudtrain.toml` or an account setting is wrong               exit 2
     ├── PreflightError      a check found an error; holds the findings                     exit 2
     ├── MissingExtra        an optional dependency is not installed                        exit 2
@@ -40,7 +42,7 @@ class CloudtrainError(Exception):
         super().__init__(message)
         self.message = message
         self.code = code or self.code
-        self.hint = hint or more_about(self.code)
+        self.hint: str = hint or more_about(self.code)
 
     def __str__(self) -> str:
         # Names in a message may hold control characters, which a terminal would obey.
@@ -77,11 +79,11 @@ def dotted(path: Iterable[str | int]) -> str:
         if text:
             text += "."
         name = str(part)
-        text += name if _PLAIN_NAME.fullmatch(name) else f'"{name}"'
+        text += name if re.fullmatch(_PLAIN_NAME, name) else f'"{name}"'
     return text
 
 
-_PLAIN_NAME = re.compile(r"[^.\[\]]+")
+_PLAIN_NAME = r"[^.\[\]]+"
 """Names that need no quotes in a path."""
 
 
@@ -169,10 +171,39 @@ class JobError(CloudtrainError, ValueError):
 
 
 class UsageError(CloudtrainError):
-    """A flag or an argument is wrong, or two of them cannot be combined."""
+    """A flag or an argument is wrong, or two of them cannot be combined.
+
+    `plan` is the hash of the plan that the error is about; empty without one.
+    """
 
     exit_code = 2
     code = "CT901"
+    plan: str = ""
+
+
+class PlanDiffers(UsageError):
+    """The plan is not the one that was to be sent, so nothing was sent. The `problems` after the
+    first one say what differs."""
+
+    exit_code = 5
+    code = "CT927"
+
+    @classmethod
+    def of(cls, problems: Sequence[Problem], plan: str) -> PlanDiffers:
+        """Return the error whose first problem is its message. `plan` is the hash of the plan as it
+        is now."""
+        first = problems[0]
+        error = cls(first.message, hint=first.hint)
+        error._problems = tuple(problems)
+        error.plan = plan
+        return error
+
+
+class PersonNeeded(UsageError):
+    """A person has to confirm or approve this at a terminal; nothing was done."""
+
+    exit_code = 6
+    code = "CT924"
 
 
 class SettingsError(CloudtrainError):
@@ -208,7 +239,7 @@ class PreflightError(CloudtrainError):
         errors: Sequence[str] = (),
     ) -> None:
         super().__init__(message, hint=hint)
-        self.findings = tuple(findings)
+        self.findings: tuple[object, ...] = tuple(findings)
         self._errors = tuple(errors)
 
     def _text(self) -> str:

@@ -9,7 +9,9 @@ Exit codes:
     2     the command line, the job or the settings are wrong, or a check found an error; nothing
           was sent
     3     the named run does not exist
-    4     the target refused, failed, or cannot be reached
+    4     the target refused, failed, or cannot be reached; or a rehearsal could not be carried out
+    5     the plan is not the one that `--plan` names; nothing was sent
+    6     a person has to confirm or approve it at a terminal; nothing was done
     70    a defect in cloudtrain
     74    the output cannot be written, for example on a full disk; a submitted run continues, and
           stderr names it

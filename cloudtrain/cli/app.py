@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
+from inspect import signature
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -23,18 +24,20 @@ from cloudtrain.cli.failures import (
     EXIT_INTERRUPTED,
     EXIT_PIPE,
     WORDS,
+    Asked,
     guarded,
     option_names,
+    own_words,
 )
 from cloudtrain.cli.terminal import command_line, discard, typed
-from cloudtrain.errors import NearName, UsageError, did_you_mean
+from cloudtrain.errors import NearName, UsageError, did_you_mean, shortened
 
 # The layout of a command's help: plain text, at least 80 columns, the same with every version of
 # Typer.
 
 CONTEXT: dict[Any, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
-_BRACKETS = re.compile(r"\s*\\?\[x>=\d+\]")
+_BRACKETS = r"\s*\\?\[x>=\d+\]"
 """Typer's notation of a minimum, such as `[x>=1]`, which some versions escape for rich. The help
 leaves it out."""
 
@@ -72,23 +75,38 @@ class Command(TyperCommand):
         arguments = []
         for param in _of_kind("argument", self.params):
             name = re.sub(r"[][]", "", _metavar(param))
-            arguments.append((name, param.help or ""))
+            arguments.append((name, param.help or self._lost_help(param.name)))
 
         options = []
         for param in _of_kind("option", self.get_params(ctx)):
             record = param.get_help_record(ctx)
             if record is not None:
-                text = _BRACKETS.sub("", record[1]).replace("\\[", "[")
+                text = re.sub(_BRACKETS, "", record[1]).replace("\\[", "[")
                 options.append((record[0], text))
 
         write_sections(formatter, {"Arguments": arguments, "Options": options})
 
+    def _lost_help(self, name: str) -> str:
+        """Return the help of an argument from its annotation. Versions of Typer that use Click lose
+        it with Click 8.5, whose arguments have a help of their own."""
+        function: Any = self.callback
+        while not hasattr(function, "__signature__") and hasattr(function, "__wrapped__"):
+            function = function.__wrapped__
+        parameter = signature(function, eval_str=True).parameters[name]
+        infos = getattr(parameter.annotation, "__metadata__", ())
+        return next((info.help for info in infos if getattr(info, "help", None)), "")
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """All arguments after a Python script or `-m MODULE` go to the script, as with `python` and
-        `torchrun`."""
+        `torchrun`; those after a command of the user's go to that."""
         if any(param.name == "arguments" for param in self.params):
             args = self._separated(args)
+        elif any(param.name == "command" for param in self.params):
+            args = self._with_own_command(args)
         ctx.meta[WORDS] = tuple(args)
+        if isinstance(ctx.obj, Asked):
+            has_json = "--json" in option_names(self.params)
+            ctx.obj.is_json = has_json and "--json" in own_words(args)
         try:
             rest: list[str] = super().parse_args(ctx, args)
         except Exception as error:
@@ -96,6 +114,9 @@ class Command(TyperCommand):
             if getattr(error, "ctx", ctx) is None:
                 error.ctx = ctx  # type: ignore[attr-defined]  # of Typer's own errors
             raise
+        if ctx.params.get("shortened") and not ctx.params["json"]:
+            message = "`--short` shortens JSON"
+            raise UsageError(message, hint="write `--json --short`", code="CT902")
         return rest
 
     def _separated(self, args: list[str]) -> list[str]:
@@ -119,6 +140,17 @@ class Command(TyperCommand):
         if is_module:
             return [*args[: end - 1], "--", script, *words]
         return [*args[: end + 1], "--", *words]
+
+    def _with_own_command(self, args: list[str]) -> list[str]:
+        """Return the words of the command line with `--` before the second argument, with which a
+        command of the user's begins."""
+        first = self._first_argument(args)
+        rest = [] if first is None else args[first + 1 :]
+        start = self._first_argument(rest)
+        if start is None:
+            return args
+        options = args[: len(args) - len(rest) + start]
+        return [*options, "--", *rest[start:]]
 
     def _first_argument(self, args: list[str]) -> int | None:
         """Return the index of the first word in `args` that is neither an option nor an option's
@@ -185,12 +217,24 @@ def _metavar(param: Any) -> str:
 PROGRAM = "cloudtrain"
 
 
+class Group(TyperGroup):
+    """A command that has commands of its own."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        word = args[0]
+        if word not in self.commands and not word.startswith("-") and not ctx.resilient_parsing:
+            message = f"`{ctx.command_path}` has no command `{shortened(word)}`"
+            raise UsageError(message, hint=did_you_mean(word, self.commands))
+        return super().resolve_command(ctx, args)
+
+
 def new_group(*, needs_command: bool = False, **more: Any) -> typer.Typer:
     """Return a command that has commands of its own, and needs one of them or not. `more` is for
     Typer."""
+    usual: dict[str, Any] = {"cls": Group, "add_completion": False}
     return typer.Typer(
         rich_markup_mode=None, context_settings=CONTEXT, invoke_without_command=not needs_command,
-        pretty_exceptions_enable=False, **{"add_completion": False, **more},
+        pretty_exceptions_enable=False, **usual | more,
     )  # fmt: skip
 
 
@@ -217,7 +261,9 @@ COMMANDS = {
     "plan": CommandRow(
         "Send a job", "plan", "Show exactly what `submit` would send, without sending it."
     ),
+    "approve": CommandRow("Send a job", "approve", "Approve a plan that waits for you."),
     "check": CommandRow("Send a job", "plan", "Check a job for mistakes before it costs money."),
+    "fit": CommandRow("Send a job", "fit", "Estimate the memory, time and cost of a job."),
     "explain": CommandRow("Send a job", "plan", "Explain a finding or an error by its code."),
     "instances": CommandRow(
         "Send a job", "instances", "List instance types, or the nodes of a cluster."
@@ -229,14 +275,21 @@ COMMANDS = {
     "queue": CommandRow("Follow runs", "queue", "List, move and drop the runs in a queue."),
     "status": CommandRow("Follow runs", "ps", "Show the state of a run and why it failed."),
     "logs": CommandRow("Follow runs", "ps", "Print the output of a run's processes."),
+    "metrics": CommandRow(
+        "Follow runs", "metrics", "Show the metrics of runs as a table, curves or data."
+    ),
+    "ui": CommandRow("Follow runs", "ui", "Show all runs on a page in your browser."),
     "wait": CommandRow("Follow runs", "ps", "Wait until a run has ended."),
     "stop": CommandRow("Follow runs", "ps", "Stop runs gracefully."),
+    "exec": CommandRow(
+        "Follow runs", "exec", "Run a command or a shell inside a run, or forward its ports."
+    ),
     "trials": CommandRow("Follow runs", "past", "List the trials of a sweep."),
     "continue": CommandRow(
         "Follow runs", "submit", "Continue a sweep, with more trials if you like."
     ),
     "download": CommandRow(
-        "Follow runs", "ps", "Copy what a run wrote: model, outputs, checkpoint, logs."
+        "Follow runs", "download", "Copy what a run wrote: model, outputs, checkpoint, logs."
     ),
     "show": CommandRow(
         "Look back", "past", "Show what was sent: the job, the request and the source."
@@ -249,6 +302,7 @@ COMMANDS = {
     ),
     "code": CommandRow("Look back", "past", "Write the code of a run into a folder."),
     "cost": CommandRow("Look back", "past", "Sum the costs of runs by job, month, target or tag."),
+    "notify": CommandRow("Follow runs", "notify", "Show and test how you are notified."),
     "recover": CommandRow("Follow runs", "submit", "Clean up after interrupted submissions."),
     "rm": CommandRow("Follow runs", "queue", "Remove ended runs from this machine."),
     "prune": CommandRow(
@@ -261,6 +315,7 @@ COMMANDS = {
     "adopt": CommandRow("Start", "adopt", "Convert a training job of another tool to a job file."),
     "scripts": CommandRow("Start", "start", "List, show and copy the bundled training scripts."),
     "schema": CommandRow("Start", "start", "Print the JSON Schema of a job file, for editors."),
+    "agents": CommandRow("Start", "agents", "Help programs that type commands for you."),
     "doctor": CommandRow("Start", "doctor", "Show what works on this machine and what is missing."),
 }
 """The commands in the order of the help. Tests compare each summary with the help of its
@@ -334,12 +389,14 @@ def run_command(args: Sequence[str]) -> int:
     """Run one command line and return its exit code. A traceback is shown only with
     CLOUDTRAIN_DEBUG=1."""
 
+    asked = Asked(args)
+
     def run() -> object:
-        return built(app).main(args=list(args), prog_name=PROGRAM, standalone_mode=False)
+        return built(app).main(args=list(args), prog_name=PROGRAM, standalone_mode=False, obj=asked)
 
     if os.environ.get(COMPLETION_VARIABLE) == "complete_bash":
-        return with_whole_words(lambda: guarded(run))
-    return guarded(run)
+        return with_whole_words(lambda: guarded(run, asked))
+    return guarded(run, asked)
 
 
 app = new_group(cls=LazyGroup, add_completion=True)
@@ -389,7 +446,7 @@ def commands_elsewhere() -> dict[str, str]:
     return commands
 
 
-_OF_ONE = ("submit", "plan", "check", "status", "logs", "stop", "download", "wait", "rm")
+_OF_ONE = ("submit", "plan", "check", "fit", "status", "logs", "stop", "download", "wait", "rm")
 """Commands that take a job file or a run as their argument, as the other tools do."""
 
 

@@ -14,11 +14,13 @@ from typing import Any
 
 import typer
 
-from cloudtrain.cli.terminal import counted, discard, show, typed
+from cloudtrain.cli.terminal import OutputError, counted, discard, json_text, show, typed
+from cloudtrain.documents import JsonObject
 from cloudtrain.errors import (
     CloudtrainError,
     NearName,
     PreflightError,
+    Problem,
     UsageError,
     did_you_mean,
     more_about,
@@ -51,28 +53,43 @@ WORDS = "cloudtrain.words"
 error."""
 
 
-def guarded(command: Callable[[], object]) -> int:
-    """Run a command and return its exit code. Every error becomes a message on stderr."""
+class Asked:
+    """What a command line asks for, as far as it is understood.
+
+    Attributes:
+        is_json: whether an error is printed as JSON on stdout.
+    """
+
+    def __init__(self, words: Sequence[str] = ()) -> None:
+        self.is_json = "--json" in own_words(words)
+
+
+def own_words(words: Sequence[str]) -> Sequence[str]:
+    """Return the words before `--`; those after it are for somebody else."""
+    return words[: words.index("--")] if "--" in words else words
+
+
+def guarded(command: Callable[[], object], asked: Asked) -> int:
+    """Run a command and return its exit code. Every error becomes a message on stderr, or JSON on
+    stdout."""
     try:
-        code = _run(command)
+        code = _run(command, asked)
         # what is still to be printed may fail, too
-        return _run(sys.stdout.flush) or code
+        return _run(sys.stdout.flush, asked) or code
     except BrokenPipeError:
         discard(sys.stdout)
         return EXIT_PIPE
 
 
-def _run(command: Callable[[], object]) -> int:
+def _run(command: Callable[[], object], asked: Asked) -> int:
     """Run a command and return its exit code, which is 0 if it returns no number. Report its error.
     A broken pipe is raised."""
     try:
         result = command()
     except CloudtrainError as error:
-        report(error)
-        return error.exit_code
+        return report(error, asked)
     except _BadCommandLine as error:
-        report(_in_our_words(error))
-        return UsageError.exit_code
+        return report(_in_our_words(error), asked)
     except (KeyboardInterrupt, typer.Abort):
         return EXIT_INTERRUPTED
     except BrokenPipeError:
@@ -81,15 +98,19 @@ def _run(command: Callable[[], object]) -> int:
     except Exception as error:  # noqa: BLE001
         mistake = _mistake_in(error)
         if mistake is None:
-            return _report_defect(error)
-        report(mistake)
-        return mistake.exit_code
+            return _report_defect(error, asked)
+        return report(mistake, asked)
     return result if isinstance(result, int) else 0
 
 
-def report(error: CloudtrainError) -> None:
-    """Print an error to stderr: a block for each problem, and the number of problems if there are
-    several."""
+def report(error: CloudtrainError, asked: Asked, exit_code: int | None = None) -> int:
+    """Print an error, and return its exit code: on stderr a block for each problem, and the number
+    of problems if there are several; as JSON on stdout one line, unless stdout cannot be written.
+    `exit_code`: if it is not that of the error's class."""
+    code = error.exit_code if exit_code is None else exit_code
+    if asked.is_json and not isinstance(error, OutputError):
+        sys.stdout.write(json_text({"error": error_json(error, code)}) + "\n")
+        return code
     from cloudtrain.plans.document import Document, Text
 
     blocks = list(_notices(error))
@@ -97,6 +118,54 @@ def report(error: CloudtrainError) -> None:
     if end:
         blocks.append(Text(end))
     show(Document(blocks), sys.stderr)
+    return code
+
+
+def error_json(error: CloudtrainError, exit_code: int) -> JsonObject:
+    """Return an error as JSON data."""
+    if isinstance(error, PreflightError):
+        problems = list(map(finding_json, error.findings))
+    else:
+        problems = list(map(problem_json, error.problems))
+    codes = [problem["code"] for problem in problems if problem["level"] == "error"]
+    data = {
+        "code": error.code or codes[0],
+        "exit_code": exit_code,
+        "message": error.message,
+        "hint": error.hint,
+        "problems": problems,
+    }
+    if isinstance(error, UsageError) and error.plan:
+        data["plan"] = error.plan
+    return data
+
+
+def finding_json(finding: Any) -> JsonObject:
+    """Return a finding as JSON data. `line` is LINE of the position `FILE:LINE:COLUMN`; null
+    without a position."""
+    data: JsonObject = finding._asdict()
+    data["level"] = str(finding.level)
+    line = re.search(r":([0-9]+):[0-9]+$", finding.place or "")
+    data["line"] = int(line[1]) if line else None
+    return data
+
+
+def problem_json(problem: Problem) -> JsonObject:
+    """Return a problem as JSON data with the same fields as a finding."""
+    place = problem.file
+    if problem.line is not None:
+        place = f"{problem.file}:{problem.line}:{problem.column}"
+    hint = more_about(problem.code) if problem.hint is None else problem.hint
+    return {
+        "code": problem.code,
+        "level": "error",
+        "message": problem.message,
+        "hint": hint or None,
+        "path": problem.path,
+        "place": place,
+        "details": (),
+        "line": problem.line,
+    }
 
 
 def _notices(error: CloudtrainError) -> Iterator[Any]:
@@ -108,7 +177,7 @@ def _notices(error: CloudtrainError) -> Iterator[Any]:
         yield from (finding.notice() for finding in error.findings)  # type: ignore[attr-defined]
         return
     for problem in error.problems[:_MOST_SHOWN]:
-        hint = problem.hint or more_about(problem.code)
+        hint = more_about(problem.code) if problem.hint is None else problem.hint
         yield Notice("error", problem.message, problem.code, problem.place or None, (), hint)
 
 
@@ -151,6 +220,9 @@ def _in_our_words(error: Any) -> UsageError:
     param = getattr(error, "param", None)
     if type(error).__name__ == "MissingParameter" and param is not None:
         missing = param.metavar or param.opts[0]
+        name = _usual(missing, path)
+        if name is not None:
+            hint = f"write for example {typed(*path.split(), name)}"
         return UsageError(f"`{path}` needs {missing}", hint=hint)
 
     text = error.format_message().rstrip(".").replace("'", "`")
@@ -162,7 +234,18 @@ def _in_our_words(error: Any) -> UsageError:
     extra = re.search(r"unexpected extra argument\S* \(([\w.-]+=\S*)", text)
     if extra and "--set" in _options(error.ctx):
         hint = f"to change a field of the job, write `--set {extra[1].rstrip(')')}`"
-    return UsageError(text[:1].lower() + text[1:], hint=hint)
+    is_value = type(error).__name__ == "BadParameter"
+    return UsageError(text[:1].lower() + text[1:], hint=hint, code="CT909" if is_value else None)
+
+
+def _usual(argument: str, path: str) -> str | None:
+    """Return what most people mean by an `argument` of the command `path`: the job beside them, or
+    their last run; None for others."""
+    if argument == "JOB":
+        files = filter(os.path.isfile, ("job.yaml", "job.yml", "job.toml", "job.json", "train.py"))
+        return next(files, None)
+    is_run = argument.startswith("NAME") and len(path.split()) == 2
+    return "last" if is_run else None
 
 
 def _no_such_option(option: str, path: str, ctx: Any, see_help: str) -> UsageError:
@@ -170,13 +253,27 @@ def _no_such_option(option: str, path: str, ctx: Any, see_help: str) -> UsageErr
     if none is better."""
     replacement = _REPLACEMENTS.get((path, option))
     if replacement is not None:
-        return UsageError(f"`{path}` no longer has the option `{option}`", hint=replacement)
+        return UsageError(f"`{path}` has no option `{option}`", hint=replacement)
     options = _options(ctx)
     field_hint = _field_hint(option, ctx) if "--set" in options else None
+    others = _with_option(option, ctx) if "--set" in options else ()
     hint: str | None = did_you_mean(option, options, _LIKENESS if field_hint else 0.6)
-    if not isinstance(hint, NearName):
+    if others:
+        hint = f"it is an option of {' and '.join(others)}"
+    elif not isinstance(hint, NearName):
         hint = field_hint or see_help
     return UsageError(f"`{path}` has no option `{option}`", hint=hint)
+
+
+def _with_option(option: str, ctx: Any) -> list[str]:
+    """Return the other commands that take a job and have the option `option`."""
+    root = ctx.find_root()
+    found = []
+    for name in ("submit", "check", "plan", "rehearse"):
+        command = root.command.get_command(root, name)
+        if option in option_names(command.params):
+            found.append(f"`cloudtrain {name}`")
+    return found
 
 
 _REPLACEMENTS = {
@@ -184,8 +281,13 @@ _REPLACEMENTS = {
         "leave out `--static`: cloudtrain runs the script up to its first job, in a copy of its "
         "folder, without network and credentials; `--yes` allows it"
     ),
+    **dict.fromkeys(
+        [("cloudtrain plan", "--offline"), ("cloudtrain plan", "--dry-run")],
+        "leave it out: a plan asks nobody and sends nothing",
+    ),
+    ("cloudtrain check", "--dry-run"): "leave it out: a check sends nothing",
 }
-"""Options that a command had once, each with what to type instead."""
+"""Options that a command had once, or does not need, each with what to type instead."""
 
 _LIKENESS = 0.75
 """How alike an unknown option is to the one that was probably meant, where it may also be an option
@@ -297,7 +399,7 @@ def _mistake_in(error: Exception) -> UsageError | None:
     return None
 
 
-def _report_defect(error: Exception) -> int:
+def _report_defect(error: Exception, asked: Asked) -> int:
     """Return the exit code. During a completion, nothing is printed into the user's line."""
     from cloudtrain.targets.settings import debug_wanted
 
@@ -320,5 +422,4 @@ def _report_defect(error: Exception) -> int:
         "run the command again with `CLOUDTRAIN_DEBUG=1` in front, and report the "
         f"traceback{them} with the output of `cloudtrain doctor`"
     )
-    report(CloudtrainError(message, hint=hint, code="CT900"))
-    return EXIT_DEFECT
+    return report(CloudtrainError(message, hint=hint, code="CT900"), asked, EXIT_DEFECT)

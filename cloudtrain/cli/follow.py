@@ -12,19 +12,25 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TextIO, cast
+from typing import TYPE_CHECKING, TextIO, cast
 
-from cloudtrain.cli.live import LineFormat, LiveView
+from cloudtrain.cli.live import LineFormat, LiveView, NewValues
 from cloudtrain.cli.options import LogLevel
 from cloudtrain.cli.runs import outlived_by, status_json
 from cloudtrain.cli.terminal import OutputError, print_json, say, show, typed
+from cloudtrain.documents import JsonMapping
 from cloudtrain.errors import CloudtrainError, UsageError
 from cloudtrain.job.model import format_size
 from cloudtrain.plans.document import Document, Notice
-from cloudtrain.plans.states import LogLine, Metrics, OnStatus, RunState, RunStatus
+from cloudtrain.plans.progress import OnStatus, RunStatus
+from cloudtrain.plans.states import RunState
 from cloudtrain.plans.status import OF_A_SWEEP, duration_of, metrics_text, number
+from cloudtrain.runtime.metrics import PREFIX
+from cloudtrain.runtime.metrics_file import FOLDER
+from cloudtrain.signals.lines import PATTERNS, machine_values
+from cloudtrain.signals.log import LogBatch, LogIndex
+from cloudtrain.signals.rows import NewRows
 
 if TYPE_CHECKING:
     from cloudtrain.lifecycle.runs.run import Run
@@ -48,38 +54,65 @@ _Source = tuple[int, int | None, str]
 _TRACEBACK = "Traceback (most recent call last)"
 
 
-class Selection(NamedTuple):
+class Selection:
     """The conditions that a line must meet to be printed. Default: no condition."""
 
-    pattern: re.Pattern[str] | None = None
-    since: float | None = None
-    """Seconds since the epoch."""
-    level: LogLevel | None = None
+    def __init__(
+        self,
+        pattern: re.Pattern[str] | None = None,
+        since: float | None = None,
+        level: LogLevel | None = None,
+    ) -> None:
+        """`since`: seconds since the epoch."""
+        self.since = since
+        self.level = level
+        self.is_empty: bool = pattern is None and since is None and level is None
+        self._pattern = pattern
+        self._open_tracebacks: set[_Source] = set()
+        """The sources in the middle of a traceback."""
 
-    def of(self, lines: Iterable[LogLine]) -> Iterator[LogLine]:
-        """Yield the lines that meet all conditions. All lines of a traceback count as an error."""
-        open_tracebacks: set[_Source] = set()
-        for line in lines:
-            if self.since is not None and line.time < self.since:
+    def of(self, batches: Iterable[LogBatch]) -> Iterator[LogBatch]:
+        """Yield the lines that meet all conditions. All lines of a traceback count as an error.
+        Values of machines are left out, unless a pattern finds them."""
+        for batch in batches:
+            if self.since is not None and batch.time < self.since:
                 continue
-            if self.pattern is not None and not self.pattern.search(line.text):
-                continue
-            if self.level is None or _is_grave(line, self.level, open_tracebacks):
-                yield line
+            texts = batch.texts
+            if self._pattern is not None:
+                texts = list(filter(self._pattern.search, texts))
+            else:
+                texts = [text for text in texts if machine_values(text) is None]
+            if self.level is not None:
+                texts = [text for text in texts if self._is_grave(batch, text, self.level)]
+            if texts:
+                yield batch._replace(texts=texts)
 
+    def newest(self, index: LogIndex, most: int) -> list[LogBatch]:
+        """Return the newest `most` of these lines, the oldest first."""
+        if self.level is None:
+            batches = self.of(index.newest(self.since))
+        else:  # tracebacks are read from the top
+            all_batches = (batch for _, batch in index.batches())
+            batches = reversed(list(self.of(all_batches)))
 
-def _is_grave(line: LogLine, level: LogLevel, open_tracebacks: set[_Source]) -> bool:
-    """Return whether a line has the level, or belongs to a traceback. `open_tracebacks` are the
-    sources in the middle of one, and are kept up to date."""
-    source = (line.instance, line.rank, line.stream)
-    if _TRACEBACK in line.text:
-        open_tracebacks.add(source)
-        return True
-    if source in open_tracebacks:
-        if line.text[:1] not in (" ", "\t", ""):  # the exception itself ends it
-            open_tracebacks.discard(source)
-        return True
-    return re.search(_WORDS[level], line.text) is not None
+        found: list[LogBatch] = []
+        left = most
+        while left > 0 and (batch := next(batches, None)) is not None:
+            found.append(batch._replace(texts=batch.texts[-left:]))
+            left -= len(batch.texts)
+        return found[::-1]
+
+    def _is_grave(self, batch: LogBatch, text: str, level: LogLevel) -> bool:
+        """Return whether a line has the level, or belongs to a traceback."""
+        source = (batch.instance, batch.rank, batch.stream)
+        if _TRACEBACK in text:
+            self._open_tracebacks.add(source)
+            return True
+        if source in self._open_tracebacks:
+            if text[:1] not in (" ", "\t", ""):  # the exception itself ends it
+                self._open_tracebacks.discard(source)
+            return True
+        return re.search(_WORDS[level], text) is not None
 
 
 def pattern_of(text: str | None) -> re.Pattern[str] | None:
@@ -94,7 +127,7 @@ def pattern_of(text: str | None) -> re.Pattern[str] | None:
             f"`{re.escape(text)}`"
         )
         message = f"`{text}` is not a regular expression: {error}"
-        raise UsageError(message, hint=hint) from None
+        raise UsageError(message, hint=hint, code="CT909") from None
 
 
 def instance_number(text: str | None) -> int | None:
@@ -110,7 +143,7 @@ def instance_number(text: str | None) -> int | None:
         "write the instance's number, counted from 0, or on SageMaker its host name, such as "
         "`algo-1`"
     )
-    raise UsageError(f"`{text}` is not a valid instance", hint=hint)
+    raise UsageError(f"`{text}` is not a valid instance", hint=hint, code="CT909")
 
 
 # The result of a run as text and as an exit code.
@@ -136,6 +169,9 @@ def report_end(
         return
 
     is_stopped = status.state is RunState.STOPPED
+    # the status of a run on this machine has all of them
+    if run.directory is not None and status.metrics:
+        metrics = status.metrics
     values = metrics_text(metrics or status.metrics)
     if is_stopped and status.started is None and status.reason:
         if not run.is_sweep:
@@ -236,10 +272,26 @@ def _hint_of_failure(run: Run, status: RunStatus) -> str:
         words += ["--rank", str(status.failed_rank)]
     hint = f"{typed(*words)} prints its whole output"
 
+    if "out of memory" in (status.reason or "").lower():
+        hint = f"{_MEMORY}; {hint}"
+    if "No module named" in (status.reason or ""):
+        hint = f"{_REQUIREMENTS}; {hint}"
     joins = any(re.search(_JOINING, line) for line in run.last_status.details)
     if joins and _distribution_of(run) != "none":
         hint += "; `--set distribution.type=none` runs the script in one process, as `python` does"
     return hint
+
+
+_MEMORY = (
+    "`cloudtrain fit` with the job says what needs the memory, and with `--all` the cheapest "
+    "instance type that holds it"
+)
+
+_REQUIREMENTS = (
+    "list its package in `requirements.txt`, or name the file that lists it: `--set "
+    "environment.requirements=pyproject.toml`; for a package in `src`: `--set "
+    "environment.variables.PYTHONPATH=src`"
+)
 
 
 def _distribution_of(run: Run) -> str:
@@ -311,12 +363,12 @@ def follow(run: Run, *, as_json: bool = False, skip: int = 0) -> int:
     on stdout. The first `skip` lines of output are not printed."""
     stream = sys.stderr if as_json else sys.stdout
 
-    def lines(watch: OnStatus) -> Iterator[LogLine]:
-        return _fold_traces(islice(run.logs(follow=True, on_status=watch), skip, None))
+    def batches(watch: OnStatus) -> Iterator[LogBatch]:
+        return _fold_traces(run.log_batches(follow=True, on_status=watch, skip=skip))
 
     with outlived_by(run, KeyboardInterrupt, OutputError, BrokenPipeError):
         form = LineFormat(prefix=not run.is_sweep)
-        metrics, printed = _print(run, lines, form, stream)
+        metrics, printed = _print(run, batches, form, stream)
         status = run.wait()
     if as_json:
         print_json(status_json(run, status))
@@ -328,7 +380,7 @@ def follow(run: Run, *, as_json: bool = False, skip: int = 0) -> int:
 def lines_so_far(run: Run) -> int:
     """The lines of output of a sweep before it continues; 0 for other runs, whose output starts
     anew."""
-    return sum(1 for _ in run.logs()) if run.is_sweep else 0
+    return len(run.log_index()) if run.is_sweep else 0
 
 
 def print_logs(
@@ -344,36 +396,35 @@ def print_logs(
     """Print a run's output on stdout (with `follow`, until the run ends) and return the exit code.
     `tail` is the number of newest lines to print, among the lines that match `selection`; None for
     all."""
+    earlier: list[LogBatch] = []
+    index: LogIndex | None = None
+    skip = 0
 
-    def selected(*, follow: bool = False, on_status: OnStatus = None) -> Iterator[LogLine]:
-        lines = run.logs(follow=follow, rank=rank, instance=instance, on_status=on_status)
-        return selection.of(lines)
+    def batches(on_status: OnStatus = None) -> Iterator[LogBatch]:
+        yield from earlier
+        new = run.log_batches(
+            follow=follow, rank=rank, instance=instance, on_status=on_status, skip=skip
+        )
+        yield from selection.of(new)
 
     with outlived_by(run, KeyboardInterrupt):
-        if not follow:
-            lines: Iterable[LogLine] = selected()
-            if selection == Selection():  # otherwise, the conditions may leave out all lines
-                first = list(islice(lines, 1))
-                lines = chain(first, lines)
-                if not first:
-                    _say_no_output(run, rank, instance)
-            if tail is not None:
-                lines = deque(lines, maxlen=min(tail, sys.maxsize))
-            _write(lines, form, sys.stdout)
+        if tail is not None or selection.since is not None:
+            index = run.log_index(rank=rank, instance=instance)
+            earlier = selection.newest(index, len(index) if tail is None else tail)
+            skip = len(index)
+        if follow:
+            metrics, printed = _print(run, batches, form, sys.stdout)
+            if not form.as_json:
+                report_end(run, run.wait(), metrics, printed)
             return 0
 
-        # the output so far is read twice, because `run.logs` cannot begin at its newest lines
-        skip = 0
-        if tail is not None:
-            count = sum(1 for _ in selected())
-            skip = max(0, count - tail)
-
-        def new_lines(watch: OnStatus) -> Iterator[LogLine]:
-            return islice(selected(follow=True, on_status=watch), skip, None)
-
-        metrics, printed = _print(run, new_lines, form, sys.stdout)
-        if not form.as_json:
-            report_end(run, run.wait(), metrics, printed)
+        # otherwise, the conditions may leave out all lines
+        may_be_empty = not selection.is_empty or tail == 0
+        for batch in batches() if index is None else earlier:
+            sys.stdout.write(form.batch(batch))
+            may_be_empty = True
+        if not may_be_empty:
+            _say_no_output(run, rank, instance)
     return 0
 
 
@@ -403,55 +454,75 @@ def _queue_news(name: str) -> Callable[[RunStatus], None]:
     return tell
 
 
-def _fold_traces(lines: Iterable[LogLine]) -> Iterator[LogLine]:
+def _fold_traces(batches: Iterable[LogBatch]) -> Iterator[LogBatch]:
     """Yield the lines without the traceback that a launcher prints when one of its ranks has
     failed. The report at the end of the run names the reason, and `logs` prints the whole
     traceback."""
     failing = set()
-    for line in lines:
-        # a line without a rank is that of an instance's launcher
-        if line.rank is None and line.text.startswith("Traceback (most recent call last)"):
-            failing.add(line.instance)
-        if line.rank is not None or line.instance not in failing:
-            yield line
+    for batch in batches:
+        if batch.rank is not None:
+            yield batch
+            continue
+        # lines without a rank are those of an instance's launcher
+        texts = []
+        for text in batch.texts:
+            if text.startswith(_TRACEBACK):
+                failing.add(batch.instance)
+            if batch.instance not in failing:
+                texts.append(text)
+        if texts:
+            yield batch._replace(texts=texts)
 
 
 _FRAME = re.compile(r"(?:\[rank\d+\]: *)?frame #\d+: ")
 
 
-def _without_frames(lines: Iterable[LogLine]) -> Iterator[LogLine]:
+def _without_frames(batches: Iterable[LogBatch]) -> Iterator[LogBatch]:
     """Yield the lines without the C++ frames that PyTorch prints, thirty for each process that
     loses another one."""
-    return (line for line in lines if not _FRAME.match(line.text))
+    for batch in batches:
+        texts = [text for text in batch.texts if not _FRAME.match(text)]
+        if texts:
+            yield batch._replace(texts=texts)
 
 
 def _print(
-    run: Run, lines_of: Callable[[OnStatus], Iterable[LogLine]], form: LineFormat, stream: TextIO
+    run: Run,
+    batches_of: Callable[[OnStatus], Iterable[LogBatch]],
+    form: LineFormat,
+    stream: TextIO,
 ) -> tuple[dict[str, float], Iterable[str]]:
     """Print lines as they appear, on a terminal with the live view. Return the last value of each
     metric, and the texts of the newest lines.
 
-    `lines_of` returns the lines; its argument is a function to call with every new status of the
+    `batches_of` returns the lines; its argument is a function to call with every new status of the
     run.
     """
     printed: deque[str] = deque(maxlen=_SCREEN)
 
-    def noted(lines: Iterable[LogLine]) -> Iterator[LogLine]:
-        for line in lines:
-            printed.append(line.text)
-            yield line
+    def noted(batches: Iterable[LogBatch]) -> Iterator[LogBatch]:
+        for batch in batches:
+            printed.extend(batch.texts[-_SCREEN:])
+            yield batch
 
     is_exact = form.as_json or form.raw
     if is_exact or not _is_screen(stream):
-        lines = lines_of(_queue_news(run.name))
+        batches = batches_of(_queue_news(run.name))
         if not is_exact:
-            lines = _without_frames(lines)
-        return _write(noted(lines), form, stream), printed
+            batches = _without_frames(batches)
+        return _write(noted(batches), form, stream), printed
 
-    with LiveView(form, stream) as live:
-        lines = _without_frames(lines_of(live.take_status))
-        for line in noted(lines):
-            live.show(line)
+    new_rows: NewValues = list
+    if run.directory is not None:
+        new_rows = NewRows(str(run.directory / FOLDER), (PATTERNS,)).read
+    job: JsonMapping | None = None
+    with suppress(CloudtrainError):  # such as for a run that another machine submitted
+        job = None if run.is_sweep else run.show().job
+    with LiveView(form, stream, new_rows, job) as live:
+        batches = _without_frames(batches_of(live.take_status))
+        for batch in noted(batches):
+            for line in batch.lines():
+                live.show(line)
     return live.latest, printed
 
 
@@ -464,15 +535,16 @@ _SCREEN = 200
 """Lines that a terminal may still show when the run ends."""
 
 
-def _write(lines: Iterable[LogLine], form: LineFormat, stream: TextIO) -> dict[str, float]:
-    """Print and flush every line, so that a pipe's reader gets it at once. Return the last value of
-    each metric."""
+def _write(batches: Iterable[LogBatch], form: LineFormat, stream: TextIO) -> dict[str, float]:
+    """Print and flush every batch, so that a pipe's reader gets it at once. Return the last value
+    of each metric."""
     latest: dict[str, float] = {}
-    metrics = Metrics()
-    for line in lines:
-        stream.write(form.text(line) + "\n")
+    for batch in batches:
+        stream.write(form.batch(batch))
         stream.flush()
-        latest |= metrics.of(line) or {}
+        if PREFIX in "\n".join(batch.texts):
+            for line in batch.lines():
+                latest |= line.metrics or {}
     return latest
 
 

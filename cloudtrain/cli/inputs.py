@@ -12,20 +12,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import cloudtrain as ct
-from cloudtrain.api import load_job_file
+from cloudtrain.api import load_job_file, plan_in
 from cloudtrain.cli.terminal import say
+from cloudtrain.documents import JsonMapping
+from cloudtrain.documents.document import Positions
+from cloudtrain.documents.yaml_text import write_yaml
 from cloudtrain.errors import (
     JobError,
     NearName,
     PreflightError,
+    Problem,
     UsageError,
     did_you_mean,
     shortened,
 )
-from cloudtrain.job.file import array_of, format_of
-from cloudtrain.job.overrides import hint_without_file
-from cloudtrain.job.script import distribution_of, syntax_of_script
-from cloudtrain.job.training import BUNDLED
+from cloudtrain.job.file import anchored, array_of, format_of, parse
+from cloudtrain.job.overrides import hint_without_file, override
+from cloudtrain.job.script import distribution_of, fields_of_script, syntax_of_script
+from cloudtrain.job.training import BUNDLED, TrainingJob
 from cloudtrain.plans.plan import Finding
 from cloudtrain.runtime.hardware import gpu_ids
 from cloudtrain.runtime.torchrun_words import is_module, is_python
@@ -142,8 +146,6 @@ def job_file(job: str, overrides: Sequence[str] | None) -> JobFile:
 
 def _script_job(options: SubmitOptions) -> JobFile:
     """Return the job of a script with its arguments and options, and write it with `--save-job`."""
-    from cloudtrain.job.from_script import job_text, load_script
-
     script = Path(options.job)
     arguments = options.arguments or ()
     if not (is_module(options.job) or script.is_file()):
@@ -151,33 +153,64 @@ def _script_job(options: SubmitOptions) -> JobFile:
         hint = did_you_mean(options.job, sorted(beside)[:20]) or "name a Python file or a job file"
         raise UsageError(f"there is no script `{options.job}`", hint=hint, code="CT903")
 
-    is_alone = _joins_no_other(script, options)
-    overrides = _overrides_of(options, is_alone=is_alone)
+    why_alone = _why_alone(script, options)
+    overrides = _overrides_of(options, is_alone=bool(why_alone))
     if arguments:
         _refuse_replacement(script, overrides)
 
     count = options.processes_per_instance
-    if is_alone and count != 1:
-        message = f"`{script}` joins no other process, so {count} would all train the same"
+    if why_alone and count != 1:
+        message = f"`{script}` {why_alone}, so {count} would all train the same"
         hint = (
             "leave out `--nproc`; or if a library joins them, say how they start: `--set "
             "distribution.type=torch`"
         )
         raise UsageError(message, hint=hint, code="CT902")
 
-    job = load_script(script, arguments, overrides)
+    job = _load_script(script, arguments, overrides)
     if options.save_job is not None:
         _save(options.save_job, job_text(script, arguments, overrides))
     return job
 
 
-def _joins_no_other(script: Path, options: SubmitOptions) -> bool:
-    """Return whether you ask for a number of processes of a script that joins no other process."""
-    if options.processes_per_instance is None:
-        return False
-    if _sets(options, "distribution.type="):
-        return False
-    return distribution_of(script) is None
+def _load_script(script: Path, arguments: Sequence[str], overrides: Sequence[str] = ()) -> JobFile:
+    """Return the job of a script. Relative local paths start at the working directory.
+
+    Raises:
+        UsageError: the script does not exist or is not valid Python.
+        JobError: the job has problems; all are listed.
+    """
+    here = Path.cwd()
+    text = write_yaml(fields_of_script(script, arguments, here))
+    try:
+        file = parse(text, format="yaml", file=str(script), overrides=overrides)
+    except JobError as error:
+        raise JobError([_without_line(problem, script) for problem in error.problems]) from None
+    return file._replace(job=anchored(file.job, here).from_folder(here), positions=Positions())
+
+
+def _without_line(problem: Problem, script: Path) -> Problem:
+    """Return the problem without its position in the text of the job, which is not a file."""
+    if problem.file != str(script):
+        return problem
+    return replace(problem, file=None, line=None, column=None)
+
+
+def job_text(script: Path, arguments: Sequence[str], overrides: Sequence[str] = ()) -> str:
+    """Return the text of a job file for the job of `load_script`. The file must be saved in the
+    working directory."""
+    data, _ = override(fields_of_script(script, arguments, Path.cwd()), overrides, TrainingJob)
+    return write_yaml(data)
+
+
+def _why_alone(script: Path, options: SubmitOptions) -> str:
+    """Return why one process runs a script for which you ask for a number of processes, as the end
+    of a sentence about it; empty if several may."""
+    if options.processes_per_instance is None or _sets(options, "distribution.type="):
+        return ""
+    if distribution_of(script) is not None:
+        return ""
+    return syntax_of_script(script).why_alone or "joins no other process"
 
 
 def _sets(options: SubmitOptions, *fields: str) -> bool:
@@ -217,16 +250,16 @@ def _save(file: Path, text: str) -> None:
     """Write a new job file. Raises UsageError if the file exists or cannot be written."""
     if format_of(file) != "yaml":
         hint = "write for example `--save-job job.yaml`"
-        raise UsageError(f"`{file}` is not the name of a YAML file", hint=hint)
+        raise UsageError(f"`{file}` is not the name of a YAML file", hint=hint, code="CT909")
     try:
         with file.open("x", encoding="utf-8") as stream:
             stream.write(text)
     except FileExistsError:
         hint = "name another file, or remove this one"
-        raise UsageError(f"`{file}` already exists", hint=hint) from None
+        raise UsageError(f"`{file}` already exists", hint=hint, code="CT910") from None
     except OSError as error:
         message = f"cannot write `{file}`: {error.strerror}"
-        raise UsageError(message, hint="name another file") from None
+        raise UsageError(message, hint="name another file", code="CT903") from None
     say(f"wrote `{file}`")
 
 
@@ -247,6 +280,11 @@ def target_of(options: SubmitOptions) -> Where:
         value = getattr(options, option)
         if value is None:
             continue
+        field = _OF_THE_JOB.get(option, "")
+        if not is_script and field and _sets(options, f"{field}="):
+            flag = "--" + option.replace("_", "-")
+            message = f"`{flag} {value}` and `--set {field}` both set this number"
+            raise UsageError(message, hint="remove one of the two", code="CT069")
         if target.type != DEFAULT_TARGET:
             if is_script and option in _OF_THE_JOB:  # the job has it
                 continue
@@ -316,6 +354,17 @@ def plan_of(
     with worded(options):
         plan = ct.check(file.work, target, online=online, **choices(file, options))
         return worded_plan(plan, options)
+
+
+def expected_plan(text: str | None) -> str | JsonMapping | None:
+    """Return the plan that `--plan` names: a hash, or the content of a plan's JSON file."""
+    if text is None or not text.endswith(".json"):
+        return text
+    plan = plan_in(Path(text))
+    if plan is None:
+        hint = "write it with `cloudtrain plan job.yaml --json > plan.json`"
+        raise UsageError(f"`{text}` is not the file of a plan", hint=hint, code="CT903")
+    return plan
 
 
 def choices(file: JobFile, options: SubmitOptions) -> dict[str, Any]:

@@ -6,16 +6,26 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from itertools import islice
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from cloudtrain.cli.terminal import has_color, json_text
+from cloudtrain.documents import JsonMapping
 from cloudtrain.job.model import format_duration
+from cloudtrain.plans.chart import Chart, Line, draw, wants_logarithm
 from cloudtrain.plans.document import on_one_line, visible_output
-from cloudtrain.plans.states import LogLine, Metrics, RunState, RunStatus
-from cloudtrain.plans.status import PROGRESS, best_words, number
+from cloudtrain.plans.progress import PLACES, LogLine, Notice, RunStatus
+from cloudtrain.plans.sparkline import sparkline
+from cloudtrain.plans.states import RunState
+from cloudtrain.plans.status import PROGRESS, best_words, current, number
+from cloudtrain.runtime.notices import PREFIX as NOTICE
+from cloudtrain.signals.log import LogBatch
+from cloudtrain.signals.main_metric import WINDOW, explodes, is_low
+from cloudtrain.signals.notices import newest_of, parse_notices
+from cloudtrain.signals.progress import LinePosition, TrainingPace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,18 +34,19 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
+    from cloudtrain.signals.recognise import Recogniser
 
 Values = dict[str, float]
 """Values of metrics, by their names."""
+
+NewValues = Callable[[], Iterable[tuple[float, Values]]]
+"""Returns the values that were measured since the last call, with their times."""
 
 
 # The progress of a run, computed from its output and status: step, pace, time left, slow ranks, and
 # what it waits for.
 #
 # No function reads the clock; the current time is an argument.
-
-_REPORTS = 30
-"""The number of newest reports over which the pace is measured."""
 
 _QUIET = 10.0
 """Seconds without a line after which the view reports silence."""
@@ -44,10 +55,8 @@ _QUIET = 10.0
 class ProgressRate:
     """The progress of a run so far."""
 
-    def __init__(self, now: float) -> None:
-        self._latest: Values = {}
-        self._reports: deque[tuple[float, float]] = deque(maxlen=_REPORTS)
-        """The times and steps of the newest reports."""
+    def __init__(self, now: float, hyperparameters: JsonMapping | None = None) -> None:
+        self._pace = TrainingPace(hyperparameters)
         self._step_of: dict[int, float] = {}
         """The last step of each rank."""
         self._stride = 0.0
@@ -67,13 +76,7 @@ class ProgressRate:
 
     def take_values(self, values: Values, moment: float) -> None:
         """Record metrics of the run, which were written at `moment`."""
-        step = values.get("step")
-        before = self._latest.get("step")
-        if step is not None and step != before:
-            if before is not None and step < before:
-                self._reports.clear()  # the ranks were started again
-            self._reports.append((moment, step))
-        self._latest |= values
+        self._pace.take(values, moment)
 
     def take_status(self, status: RunStatus, now: float) -> None:
         phases = (status.state, status.transitions)
@@ -92,59 +95,33 @@ class ProgressRate:
 
     @property
     def fraction(self) -> float | None:
-        """The finished part of the steps, from 0 to 1; None unless the script reports `step` and
-        `total`."""
-        step = self._latest.get("step")
-        total = self._latest.get("total")
-        if step is None or not total:
-            return None
-        return max(0.0, min(1.0, step / total))
-
-    @property
-    def per_second(self) -> float | None:
-        """Steps per second over the newest reports; None if it cannot be computed."""
-        if len(self._reports) < 2:
-            return None
-        start, first = self._reports[0]
-        end, last = self._reports[-1]
-        if end > start and last > first:
-            return (last - first) / (end - start)
-        return None
-
-    @property
-    def seconds_left(self) -> float | None:
-        """The seconds left, as reported by the script, else estimated from the newest reports; None
-        if unknown."""
-        step = self._latest.get("step")
-        total = self._latest.get("total")
-        if step is None or total is None or step >= total:
-            return None
-        if "seconds_left" in self._latest:
-            return self._latest["seconds_left"]
-        pace = self.per_second
-        return (total - step) / pace if pace else None
+        """The finished part of the training, from 0 to 1; None if its end is unknown."""
+        progress = self._pace.progress
+        return None if progress is None else progress.fraction
 
     def progress(self) -> str:
         """Return a text such as `step 120 of 460  26%  epoch 5.2  38 steps/s  9s left`, without the
         unknown parts."""
         parts = []
-        step = _step_text(self._latest)
-        if step:
-            parts.append(step)
-        if self.fraction is not None:
-            parts.append(f"{self.fraction:.0%}")
-        if "epoch" in self._latest:
-            parts.append(f"epoch {number(self._latest['epoch'])}")
+        progress = self._pace.progress
+        unit = "step"
+        if progress is not None:
+            unit = progress.unit
+            parts.append(f"{unit} {number(progress.at)} of {number(progress.end)}")
+            parts.append(f"{progress.fraction:.0%}")
+        for name in PLACES[::-1]:
+            value = self._pace.latest.get(name)
+            if value is not None and (progress is None or name != unit):
+                parts.append(f"{name} {number(value)}")
 
-        pace = self.per_second
+        pace = self._pace.per_second
         if pace is not None and pace >= 1:
-            parts.append(f"{number(pace)} steps/s")
+            parts.append(f"{number(pace)} {unit}s/s")
         elif pace is not None:
-            parts.append(f"{number(1 / pace)} s/step")
+            parts.append(f"{number(1 / pace)} s/{unit}")
 
-        seconds = self.seconds_left
-        if seconds is not None and not self._is_over:
-            left = format_duration(max(1, round(seconds)))
+        if progress is not None and progress.seconds_left is not None and not self._is_over:
+            left = format_duration(max(1, round(progress.seconds_left)))
             parts.append(f"{left} left")
         return "  ".join(parts)
 
@@ -223,16 +200,8 @@ def _phase_of(status: RunStatus) -> str:
 
 # The values of a metric over time: a sample of them, drawn as a curve or a sparkline.
 
-_BARS = "▁▂▃▄▅▆▇█"
-
 MOST_KEPT = 768
 """Values of a metric that are kept for its curve: two for each of 384 columns."""
-
-_WIDE = 10.0
-"""A logarithmic scale needs a largest value of at least this many times the smallest one."""
-
-_LOW = 0.25
-"""A logarithmic scale is used if half of the values lie in this lowest part of a linear scale."""
 
 
 class Course:
@@ -240,7 +209,9 @@ class Course:
     spaced sample."""
 
     def __init__(self) -> None:
-        self.last = math.nan
+        self.last: float = math.nan
+        self._first = math.nan
+        self._recent: deque[float] = deque(maxlen=WINDOW)
         self._newest = math.nan
         self._low = math.inf
         self._high = -math.inf
@@ -252,6 +223,9 @@ class Course:
     def add(self, value: float) -> None:
         """Add the next value. A value that is not finite changes only `last`."""
         self.last = value
+        if not self._recent:
+            self._first = value
+        self._recent.append(value)
         if not math.isfinite(value):
             return
         self._newest = value
@@ -263,6 +237,15 @@ class Course:
         if len(self._kept) > MOST_KEPT:  # from now on, keep half as many
             del self._kept[1::2]
             self._distance *= 2
+
+    def fault_of(self, name: str) -> str:
+        """Return what is wrong with a loss of this name; empty if nothing is."""
+        if not is_low(name) or not self._recent:
+            return ""
+        if not math.isfinite(self.last):
+            return f"`{name}` is {number(self.last)}"
+        is_exploding = explodes(tuple(self._recent), self._first)
+        return f"`{name}` explodes: {number(self.last)}" if is_exploding else ""
 
     @property
     def bounds(self) -> tuple[float, float]:
@@ -276,64 +259,11 @@ class Course:
         return list(self._kept) if has_newest else [*self._kept, self._newest]
 
 
-def wants_logarithm(values: Sequence[float]) -> bool:
-    """Return whether a curve of the values needs a logarithmic scale, because most of them would
-    lie at the bottom of a linear scale, as with a loss that drops steeply at first."""
-    if not values or min(values) <= 0:
-        return False
-    # halves, because the product may be more than a float holds
-    if max(values) / 2 < min(values) / 2 * _WIDE:
-        return False
-    middle = sorted(_fractions(values))[len(values) // 2]
-    return middle < _LOW
-
-
-def sparkline(values: Sequence[float], width: int) -> str:
-    """Draw finite values in one row of at most `width` characters."""
-    if len(values) > width:
-        if width < 2:
-            return ""
-        # evenly spaced ones, with the first and the last
-        last = len(values) - 1
-        values = [values[index * last // (width - 1)] for index in range(width)]
-    highest = len(_BARS) - 1
-    bars = [_BARS[int(height * highest)] for height in _heights(values)]
-    return "".join(bars)
-
-
 def curve(values: Sequence[float], width: int, height: int) -> list[str]:
     """Draw finite values as a line in `height` rows of Braille dots, over the whole width."""
-    from plotille import Canvas
-
-    canvas = Canvas(width, height)
-    heights = _heights(values)
-    distance = canvas.xmax_inside / max(1, len(heights) - 1)
-    points = [
-        (index * distance, fraction * canvas.ymax_inside) for index, fraction in enumerate(heights)
-    ]
-    # of a single value, the line is a point
-    for start, end in zip(points, points[1:] or points, strict=False):
-        canvas.line(*start, *end)
-    rows = canvas.plot(linesep="\n").split("\n")
-    return [row.replace("\u2800", " ").rstrip() for row in rows]  # a Braille cell without dots
-
-
-def _heights(values: Sequence[float]) -> list[float]:
-    """Scale the values to 0 to 1, with a logarithm if a curve of them needs it."""
-    if wants_logarithm(values):
-        values = list(map(math.log, values))
-    return _fractions(values)
-
-
-def _fractions(values: Sequence[float]) -> list[float]:
-    """Scale the values linearly, so that the smallest becomes 0 and the largest 1. If all are
-    equal, all become 0."""
-    if not values:
-        return []
-    # halves, because the whole distance may be more than a float holds
-    low = min(values) / 2
-    distance = (max(values) / 2 - low) or 1.0
-    return [(value / 2 - low) / distance for value in values]
+    line = Line("", range(len(values)), values)
+    chart = Chart("", [line], is_logarithmic=wants_logarithm(values))
+    return draw(chart, width, height)
 
 
 # The printed form of a line of a run's output.
@@ -354,12 +284,18 @@ class LineFormat(NamedTuple):
         """Return the line without the line break at its end. If its text contains line breaks, each
         part gets the prefix."""
         if self.as_json:
-            content = dict(vars(line))
-            if line.values is None:
-                del content["values"]
-            return json_text(content)
+            return json_text(line._asdict())
         lead = self.lead(line)
         return "\n".join(lead + part for part in self.parts(line))
+
+    def batch(self, batch: LogBatch) -> str:
+        """Return the lines of a batch, each with a line break."""
+        text = "\n".join(batch.texts)
+        is_plain = text.isascii() and text.replace("\n", "").isprintable()
+        if self.as_json or not (is_plain or self.raw):
+            return "".join([f"{self.text(line)}\n" for line in batch.lines()])
+        lead = self.lead(batch)
+        return lead + text.replace("\n", f"\n{lead}") + "\n"
 
     def parts(self, line: LogLine) -> list[str]:
         """Return the text between line breaks, without the prefix."""
@@ -368,7 +304,7 @@ class LineFormat(NamedTuple):
             return parts
         return [visible_output(part, color=self.color) for part in parts]
 
-    def lead(self, line: LogLine) -> str:
+    def lead(self, line: LogLine | LogBatch) -> str:
         """Return the prefix of the line, such as `2026-11-21T08:13:31.250Z [rank 0] `."""
         parts = []
         if self.timestamps:
@@ -423,16 +359,34 @@ class LiveView:
     """Prints a run's lines above a live view. Metric lines only change the view. The curves stay on
     the screen after the run has ended."""
 
-    def __init__(self, form: LineFormat, stream: TextIO) -> None:
+    def __init__(
+        self,
+        form: LineFormat,
+        stream: TextIO,
+        new_rows: NewValues = list,
+        job: JsonMapping | None = None,
+    ) -> None:
+        """`new_rows` returns the metrics that are in no metric line. `job` has the fields of the
+        run's job; without it, no metric is recognised in lines of other forms."""
         from rich.console import Console
         from rich.live import Live
 
         self.latest: Values = {}
         self._courses: dict[str, Course] = defaultdict(Course)
-        self._pace = ProgressRate(time.monotonic())
+        self._pace = ProgressRate(time.monotonic(), (job or {}).get("hyperparameters"))
+        self._notices: list[Notice] = []
+        """Those in lines of output."""
+        self._status: RunStatus | None = None
+        self._position = LinePosition()
+        self._recogniser: Recogniser | None = None
+        if job is not None and not job.get("metrics"):
+            # its expressions take 10 ms
+            from cloudtrain.signals.recognise import Recogniser
+
+            self._recogniser = Recogniser()
         self._changing = Lock()
         """Held to change or read the content. rich draws the view in another thread."""
-        self._metrics = Metrics()
+        self._new_rows = new_rows
         self._sweep: Values = {}
         """The metrics of a sweep; empty for another run."""
         self._trials: dict[int, tuple[Values, Course]] = {}
@@ -466,6 +420,7 @@ class LiveView:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._take_new_rows()
         self._is_over = True
         self._drawn = None  # so that it is drawn once more, without what the run waits for
         self._live.transient = not self._courses
@@ -474,6 +429,7 @@ class LiveView:
     def take_status(self, status: RunStatus) -> None:
         with self._changing:
             self._pace.take_status(status, time.monotonic())
+            self._status = status
             is_sweep = {"trials", "ended"} <= status.metrics.keys()
             self._sweep = status.metrics if is_sweep else {}
             trials = {}
@@ -490,21 +446,44 @@ class LiveView:
         return course
 
     def show(self, line: LogLine) -> None:
-        """Update the view with the metrics in a line. Print the line, unless it is a metric
-        line."""
-        values = self._metrics.of(line)
+        """Update the view with the metrics in a line. Print the line, unless it is a line of
+        metrics or a notice."""
+        values = line.metrics
+        notices = parse_notices([line.text]) if NOTICE in line.text else []
         with self._changing:
             self._pace.take_line(line, time.monotonic())
+            self._notices += notices
             if values is not None:
-                self._take_values(values, line.time)
-        if line.is_metrics:
+                self._take_reported(values, line.time)
+            elif self._recogniser is not None and not line.rank:
+                self._recognise(self._recogniser, line)
+        if values is not None or notices:
             return
         for part in self._form.parts(line):
             for row in self._rows(line, part):
                 self._console.print(row, soft_wrap=True)
 
-    def _take_values(self, values: Values, moment: float) -> None:
+    def _take_new_rows(self) -> None:
+        with self._changing:
+            for moment, values in self._new_rows():
+                self._take_reported(values, moment)
+
+    def _take_reported(self, values: Values, moment: float) -> None:
+        if self._recogniser is not None:  # what is recognised counts only if there is nothing else
+            self._recogniser = None
+            self._courses.clear()
+            self.latest.clear()
         self._pace.take_values(values, moment)
+        self._take_values(values)
+
+    def _recognise(self, recogniser: Recogniser, line: LogLine) -> None:
+        for reading in recogniser.feed([line.text]):
+            values = dict(reading.values)
+            places = self._position.values(reading.progress, has_values=bool(values))
+            self._pace.take_values(places, line.time)
+            self._take_values(values)
+
+    def _take_values(self, values: Values) -> None:
         self.latest |= values
         for name, value in values.items():
             if name not in _WITHOUT_CURVE:
@@ -540,6 +519,7 @@ class LiveView:
         drawn = self._drawn
         shortest = 1 / _REFRESHES_PER_SECOND
         if drawn is None or drawn.size != size or now - drawn.time >= shortest:
+            self._take_new_rows()
             with self._changing:
                 parts = self._parts(now, *size)
             full_height = options.update(height=None)
@@ -560,7 +540,7 @@ class LiveView:
         if self._sweep:
             return [] if self._is_over else self._sweep_parts(width, rows)
 
-        parts: list[RenderableType] = []
+        parts: list[RenderableType] = [_row(text, "bold red") for text in self._faults()]
         progress = self._pace.progress()
         if progress and self._courses:
             parts.append(_row(progress))
@@ -575,6 +555,14 @@ class LiveView:
         if waiting and not self._is_over:
             parts.append(_row(waiting, "dim"))
         return parts + self._course_parts(width, rows)
+
+    def _faults(self) -> list[str]:
+        """Return what a person should see at once: the newest notices, and losses that are lost."""
+        status = self._status or RunStatus(RunState.PENDING)
+        everything = newest_of([*status.notices, *self._notices])
+        texts = [notice.text for notice in current(replace(status, notices=tuple(everything)))]
+        faults = [course.fault_of(name) for name, course in self._courses.items()]
+        return list(map(on_one_line, filter(None, [*texts, *faults])))
 
     def _sweep_parts(self, width: int, rows: int) -> list[RenderableType]:
         """Return a row about the sweep, and one for each running trial with its step, its value and
@@ -642,8 +630,6 @@ class LiveView:
     def _curve(name: str, course: Course, width: int, height: int) -> list[RenderableType]:
         """Return a title with the last value and the bounds, and below it a curve of `height`
         rows."""
-        from rich.text import Text
-
         trend = course.trend
         low, high = map(number, course.bounds)
         title = _row(on_one_line(name), "bold")
@@ -652,7 +638,7 @@ class LiveView:
         title.append(f"  min {low}  max {high}{scale}", style="not bold dim")
 
         rows = curve(trend, width, height)
-        return [title, *(Text(row, style="cyan", no_wrap=True) for row in rows)]
+        return [title, *(_row(row, "cyan") for row in rows)]
 
     def _table(self, courses: list[tuple[str, Course]], width: int, rows: int) -> Table:
         """Return a table of at most `rows` metrics, each with its last value, its bounds and a

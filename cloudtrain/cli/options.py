@@ -57,9 +57,9 @@ def _from_store(names: Callable[[Store], list[str]]) -> list[str]:
     """Return names that the run store holds; none without a store. No target is asked, so that TAB
     answers at once."""
     from cloudtrain.lifecycle.store.schema import read_store
-    from cloudtrain.targets.settings import load_settings
+    from cloudtrain.targets.settings import read_environment
 
-    with read_store(load_settings().state_dir) as store:
+    with read_store(read_environment().state_dir) as store:
         return names(store)
 
 
@@ -94,7 +94,7 @@ def fields(_: str) -> list[str]:
     from cloudtrain.job.nodes import node_of_model
     from cloudtrain.job.training import TrainingJob
 
-    job = node_of_model(TrainingJob)
+    job = node_of_model(TrainingJob)  # pyright: ignore[reportArgumentType]  # it is hashable
     values = []
     maps = []
     inner_values = []
@@ -149,6 +149,16 @@ def scripts(_: str) -> list[str]:
 
 
 @silent
+def asked_plans(_: str) -> list[str]:
+    """Return the hashes of the plans that wait for an approval."""
+
+    def hashes(store: Store) -> list[str]:
+        return [plan.sha256[:12] for plan in store.plans.asked() if plan.run is None]
+
+    return _from_store(hashes)
+
+
+@silent
 def codes(_: str) -> list[str]:
     from cloudtrain.rules.engine import all_rules
 
@@ -157,7 +167,7 @@ def codes(_: str) -> list[str]:
 
 @silent
 def all_codes(_: str) -> list[str]:
-    from cloudtrain.job.codes import error_codes
+    from cloudtrain.job.problems import error_codes
 
     return sorted([*codes(""), *error_codes()])
 
@@ -240,6 +250,16 @@ def _run_name(complete: Completion) -> Any:
 
 RunName = Annotated[str, _run_name(runs)]
 SweepName = Annotated[str, _run_name(sweeps)]
+Trial = Annotated[int | None, option("--trial", "N", "For a sweep: this trial.", min=1)]
+Rank = Annotated[int | None, option("--rank", "N", "The process of this rank.", min=0)]
+Instance = Annotated[
+    str | None,
+    option(
+        "--instance --host",
+        "N",
+        "This instance: its number from 0, or its name, such as `algo-1`.",
+    ),
+]
 TargetName = Annotated[
     str | None,
     option(
@@ -272,9 +292,21 @@ Ignore = Annotated[
     list[str] | None,
     option("--ignore", "CODE", "Ignore findings with this code. Repeatable.", autocompletion=codes),
 ]
+PlanHash = Annotated[
+    str | None,
+    option(
+        "--plan",
+        "HASH",
+        "Send only the plan with this hash, or the one in a file of `cloudtrain plan --json`. "
+        "Another plan is not sent, and the exit code is 5.",
+    ),
+]
 Detach = Annotated[bool, flag("--detach -d", "Return as soon as the target has accepted the run.")]
 Csv = Annotated[bool, flag("--csv", "Print comma-separated values, with a header.")]
 Json = Annotated[bool, flag("--json", "Print JSON instead of text.")]
+Short = Annotated[
+    bool, flag("--short", "With --json: leave out what is empty, and count long lists.")
+]
 
 
 class LogLevel(str, Enum):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
@@ -14,11 +14,13 @@ import typer
 import cloudtrain as ct
 from cloudtrain.cli.terminal import say, typed
 from cloudtrain.documents import JsonObject
-from cloudtrain.errors import UsageError
+from cloudtrain.errors import PersonNeeded, UsageError
+from cloudtrain.lifecycle.submission.approval import approve, asked_plan
+from cloudtrain.targets.settings import read_environment
 
 if TYPE_CHECKING:
     from cloudtrain.lifecycle.runs.run import Run
-    from cloudtrain.plans.states import RunStatus
+    from cloudtrain.plans.progress import RunStatus
 
 
 def run_named(name: str) -> Run:
@@ -38,13 +40,40 @@ def require_consent(what: str, run: Run) -> None:
         return
     message = f"`{run.name}` was submitted from another folder, so nothing was done"
     hint = f"to do it, name the run: {typed('cloudtrain', *what.split(), run.name)}"
-    raise UsageError(message, hint=hint, code="CT939")
+    raise PersonNeeded(message, hint=hint)
+
+
+def approved(send: Callable[[], Run], *, may_ask: bool) -> Run:
+    """Return the run of `send`. If the user has to approve its plan, ask at the terminal, and send
+    it again after a yes. With `may_ask=False`, as with `--json`, raise PersonNeeded instead."""
+    try:
+        return send()
+    except PersonNeeded as error:
+        if not error.plan or not may_ask or not sys.stdin.isatty():
+            raise
+        here = read_environment()
+        plan = asked_plan(error.plan, here)
+        summary = plan.shown["summary"]
+        cost = summary.get("cost", "at an unknown cost")
+        if not confirm(f"send {plan.shown['run_name']} to {plan.shown['target']}, {cost}?"):
+            raise
+        approve(plan, here)
+    return send()
 
 
 def confirm(question: str) -> bool:
     """Ask a yes-or-no question and return whether the answer is yes. Without a terminal on stdin,
     return False."""
     return sys.stdin.isatty() and typer.confirm(question, err=True)
+
+
+def tag_of(text: str) -> tuple[str, str]:
+    """Split a tag such as `team=vision` into key and value."""
+    key, equals, value = text.partition("=")
+    if not equals:
+        hint = f"write name and value: `--tag {text}=VALUE`"
+        raise UsageError(f"`{text}` is not a tag", hint=hint, code="CT909")
+    return key, value
 
 
 def seconds_of(text: str) -> float:
@@ -55,7 +84,7 @@ def seconds_of(text: str) -> float:
         return float(parse_duration(text))
     except ValueError as error:
         hint = "write a number with a unit: `90s`, `10m`, `2h`"
-        raise UsageError(str(error), hint=hint) from None
+        raise UsageError(str(error), hint=hint, code="CT909") from None
 
 
 def moment_of(text: str | None) -> float | None:
@@ -74,12 +103,12 @@ def moment_of(text: str | None) -> float | None:
         return moment.astimezone(timezone.utc).timestamp()
     except (ValueError, OverflowError, OSError):
         hint = "write how long ago, for example `10m`, or a time, for example `2026-11-22T10:00`"
-        raise UsageError(f"`{text}` is not a time", hint=hint) from None
+        raise UsageError(f"`{text}` is not a time", hint=hint, code="CT909") from None
 
 
 _OF_A_STATUS = (
     "started", "ended", "failed_rank", "exit_code", "restarts", "metrics", "details", "transitions",
-    "billable_seconds", "cost", "saved", "page", "queue_place",
+    "billable_seconds", "cost", "saved", "page", "queue_place", "machines",
 )  # fmt: skip
 """The fields of `RunStatus` that `--json` prints as they are, in this order."""
 
@@ -96,6 +125,9 @@ def status_json(run: Run, status: RunStatus) -> JsonObject:
     }
     facts |= {name: getattr(status, name) for name in _OF_A_STATUS}
     facts["transitions"] = [item._asdict() for item in status.transitions]
+    facts["notices"] = [item._asdict() for item in status.notices]
+    facts["progress"] = None if status.progress is None else status.progress._asdict()
+    facts["main_metric"] = None if status.main is None else status.main._asdict()
     facts["directory"] = None if run.directory is None else str(run.directory)
     return facts
 

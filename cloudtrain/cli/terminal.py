@@ -83,9 +83,31 @@ def counted(number: int, noun: str) -> str:
     return f"{number or 'no'} {noun}{plural}"
 
 
-def print_json(value: object) -> None:
-    """Print one JSON document on stdout. NaN and infinity become null."""
-    sys.stdout.write(json_text(value, indent=2) + "\n")
+def print_json(value: object, *, short: bool = False) -> None:
+    """Print one JSON document on stdout. NaN and infinity become null. With `short`, it is on one
+    line, without empty values, and long lists of objects are counted."""
+    text = json_text(without_empty(value)) if short else json_text(value, indent=2)
+    sys.stdout.write(f"{text}\n")
+
+
+_LONG_LIST = 5
+"""Items of a list inside an object, above which `--short` writes only how many there are."""
+
+
+def without_empty(value: Any) -> Any:
+    """Return JSON data without empty values in objects, and with `{"count": N}` in place of a long
+    list in an object."""
+    if isinstance(value, (list, tuple)):
+        return list(map(without_empty, value))
+    if not isinstance(value, dict):
+        return value
+    kept = {}
+    for key, item in value.items():
+        if isinstance(item, (list, tuple)) and len(item) > _LONG_LIST:
+            kept[key] = {"count": len(item)}
+        elif item not in (None, "", [], (), {}):
+            kept[key] = without_empty(item)
+    return kept
 
 
 def json_text(value: object, *, indent: int | None = None) -> str:

@@ -157,7 +157,7 @@ def test_a_conda_file_that_is_not_utf_8(make_source: Callable[..., Path]) -> Non
     (source / "conda.yml").write_bytes("dependencies: [python=3.11]\n".encode("utf-16"))
     with pytest.raises(ct.JobError, match=r"`conda\.yml`: the file is not UTF-8") as caught:
         planned(source, image="example.azurecr.io/base:1", conda_file="conda.yml")
-    (problem,) = caught.value.problems
+    problem = caught.value.problems[0]
     assert problem.path == ("environment", "conda_file")
     assert problem.hint == "save it as UTF-8"
 

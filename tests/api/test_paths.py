@@ -124,7 +124,8 @@ def test_what_is_typed_after_a_timeout_is_one_word(monkeypatch: pytest.MonkeyPat
     """A run of somebody else's may have a name that a shell would read as several words."""
     from cloudtrain.errors import TargetError
     from cloudtrain.lifecycle.runs import run as handle
-    from cloudtrain.plans.states import ListedRun, RunRef, RunState, RunStatus
+    from cloudtrain.plans.progress import ListedRun, RunStatus
+    from cloudtrain.plans.states import RunRef, RunState
     from cloudtrain.targets.settings import load_settings
 
     class Silent:

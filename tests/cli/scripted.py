@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from cloudtrain.plans.states import LogLine, RunRef, RunState, RunStatus
+from cloudtrain.plans.progress import LogLine, RunStatus
+from cloudtrain.plans.states import RunRef, RunState
 from tests.fakes.file_target import FileService, FileTarget
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
+import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+import cloudtrain as ct
 from cloudtrain.lifecycle.store.schema import read_store
 from cloudtrain.machines.table import instance_named
 from tests.cli.conftest import Cli
@@ -164,3 +167,53 @@ def test_runs_without_a_workspace(cli: Cli, fake: FakeAzure) -> None:
     assert result.code == 2
     assert "`subscription_id`, `resource_group`, `workspace` in [azureml]" in result.err
     assert fake.requests == []
+
+
+def test_what_a_job_has_logged_with_mlflow(fake: FakeAzure, name: str) -> None:
+    """Is read page by page, each once; a metric without news is not asked for again."""
+    job = fake.jobs[name]
+    job.enter("Running", at=1_700_000_000.0)
+    start = 1_700_000_000_000
+    job.logged["loss"] = [(start + step, step, 1 / step) for step in range(1, 6)]
+    job.logged["sampled"] = [(start + number, 0, number / 2) for number in range(3)]
+    fake.logs.write(name, "user_logs/std_log.txt", "step 1 loss: 7.5")
+    columns = ct.run(name).metrics().columns()
+    assert columns["loss"].source == "service"
+    assert list(columns["loss"].step) == [1, 2, 3, 4, 5]
+    assert columns["loss"].time[0] == 1_700_000_000.001
+    assert list(columns["sampled"].value) == [0.0, 0.5, 1.0]
+    assert math.isnan(columns["sampled"].step[-1])
+
+    asked = len(histories(fake))
+    job.logged["loss"] += [(start + 6, 6, "NaN"), (start + 7, 7, 0.25)]
+    values = ct.run(name).metrics().columns()["loss"].value
+    assert (len(values), values[-1]) == (7, 0.25)
+    assert math.isnan(values[5])
+    assert histories(fake)[asked:] == ["loss", "loss"]  # its last page, and the one behind it
+    assert len(ct.run(name).metrics().columns()["loss"].value) == 7
+    assert len(histories(fake)) == asked + 2
+
+
+def histories(fake: FakeAzure) -> list[str]:
+    """The metrics whose values were asked for."""
+    return [item.query["metric_key"] for item in fake.received("GET", ".*get-history")]
+
+
+def test_a_log_that_grows_is_read_on(fake: FakeAzure, name: str) -> None:
+    """From the end of the last whole line; what was learnt in the lines before is known."""
+    job = fake.jobs[name]
+    job.enter("Running", at=1_700_000_000.0)
+    log = "user_logs/std_log.txt"
+    fake.logs.write_bytes(name, log, b"epoch,loss\n1,0.5\n2,0.")
+    assert list(ct.run(name).metrics().columns()["loss"].value) == [0.5]
+    # what a killed reader had written counts for nothing
+    folder = Path(os.environ["CLOUDTRAIN_STATE_DIR"], "metrics", name, "found")
+    for file in folder.glob("recognised.*"):
+        file.write_bytes(file.read_bytes() * 2)
+    (folder / "patterns.rank0.0.rows").write_bytes(bytes(64))
+    fake.logs.write_bytes(name, log, b"25\n")
+    column = ct.run(name).metrics().columns()["loss"]
+    assert list(zip(column.step, column.value, strict=True)) == [(1, 0.5), (2, 0.25)]
+    job.end("Completed", at=1_700_003_600.0)
+    fake.logs.write_bytes(name, log, b"3,0.125")
+    assert list(ct.run(name).metrics().columns()["loss"].value) == [0.5, 0.25, 0.125]

@@ -28,7 +28,9 @@ pytestmark = pytest.mark.lifecycle
 
 REPOSITORY = Path(__file__).parents[2]
 NAMES = ("azureml", "azureml-launch", "azureml-sdk")
-PAGE = "\n".join((REPOSITORY / "docs" / f"{name}.md").read_text("utf-8") for name in NAMES)
+PAGE = "\n".join(
+    (REPOSITORY / "docs" / "targets" / f"{name}.md").read_text("utf-8") for name in NAMES
+)
 SUBSCRIPTION = "11112222-3333-4444-5555-666677778888"
 TARGET = ct.AzureML(subscription_id=SUBSCRIPTION, resource_group="training", workspace="vision")
 

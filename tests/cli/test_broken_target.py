@@ -19,7 +19,8 @@ TARGET = '''
 from pathlib import Path
 from typing import Literal, NamedTuple
 from cloudtrain.plans.plan import Level, Plan
-from cloudtrain.plans.states import RunState, RunStatus
+from cloudtrain.plans.progress import RunStatus
+from cloudtrain.plans.states import RunState
 from cloudtrain.targets.contract import Service, Target, TargetFacts
 from cloudtrain.targets.settings import TargetSettings
 
@@ -125,7 +126,7 @@ def run(packages: Path) -> Run:
     "arguments",
     [
         ["plan", "job.yaml"],
-        ["plan", "job.yaml", "--json", "--ignore", "LO102"],
+        ["plan", "job.yaml", "--json", "--python", sys.executable],
         ["ps", "--json"],
         ["--help"],
         ["explain", "LO102"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -41,7 +42,7 @@ def test_a_budget_cannot_be_ignored(cli: Cli, project: Path, command: str, code:
         settings(project, f"[sagemaker]\nmax_cost = {budget}\n{ROLE}")
         result = cli(command, "job.yaml", "--target", "sagemaker", "--ignore", code)
         assert result.code == 2
-        assert f"`{code.upper()}` keeps your budget, so it cannot be ignored [CT901]" in " ".join(
+        assert f"`{code.upper()}` keeps your budget, so it cannot be ignored [CT930]" in " ".join(
             result.err.split()
         )
 
@@ -110,3 +111,44 @@ def test_the_project_cannot_lower_a_price(cli: Cli, project: Path, place: str) -
         assert "a price in the project's `instances.toml` cannot lower the cost" in said
         (project / "instances.toml").write_text('[sagemaker."ml.p4d.24xlarge"]\nprice = 1000\n')
         assert "can spend up to $2,000.00" in cli("check", "job.yaml", "--target", "sagemaker").out
+
+
+def test_what_another_tool_would_send_is_not_uploaded(cli: Cli, project: Path) -> None:
+    """`--upload-only` prepares a job for other tools, so it asks the cap as well."""
+    settings(project, f"[sagemaker]\nmax_cost = 10\n{ROLE}")
+    result = cli("submit", "job.yaml", "--target", "sagemaker", "--upload-only")
+    assert (result.code, "[SM412]" in result.err) == (2, True)
+    assert "uploaded" not in result.err
+
+
+def test_an_emulated_run_costs_nothing(cli: Cli, project: Path) -> None:
+    """It runs here, whatever the machines of the cloud would cost; without the option the job is refused."""
+    settings(project, f"[sagemaker]\nmax_cost = 10\n{ROLE}")
+    emulated = cli("plan", "job.yaml", "--emulate", "sagemaker", "--json")
+    assert (emulated.code, "SM412" in emulated.out) == (0, False)
+    assert cli("plan", "job.yaml", "--target", "sagemaker").code == 2
+
+
+@pytest.mark.parametrize("change", ["", "StoppingCondition", "KeepAlivePeriodInSeconds"])
+def test_an_adopted_job_is_capped(cli: Cli, project: Path, change: str) -> None:
+    """As any other: its settings are a project's. A day counts where the request has no limit, and a warm pool too."""
+    settings(project, f"[sagemaker]\n{ROLE}")
+    request = json.loads(
+        cli("plan", "job.yaml", "--target", "sagemaker", "--format", "request").out
+    )
+    if change == "StoppingCondition":
+        del request[change]
+    elif change:
+        request["ResourceConfig"][change] = 3600
+    (project / "request.json").write_text(json.dumps(request))
+    cli("adopt", "request.json", "--write", "mine")
+    (project / "mine/train.py").write_text("")
+    own = settings(project / ".config/cloudtrain", "[sagemaker]\nmax_cost = 10\n")
+    result = cli("submit", "mine/job.yaml", "--target", "sagemaker", "--offline")
+    said = " ".join(result.err.split())
+    assert result.code == 2
+    amount = {"": "50.50", "StoppingCondition": "606.03", "KeepAlivePeriodInSeconds": "75.75"}[
+        change
+    ]
+    assert f"this can spend up to ${amount} " in said
+    assert f"(`max_cost` in `{own}:" in said

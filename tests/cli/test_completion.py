@@ -150,7 +150,7 @@ def test_bash_completes_with_the_installed_script(
     """The script that `--show-completion` prints, read by bash, which breaks words at colons."""
     binary = clean_environment / "bin"
     binary.mkdir()
-    (binary / "cloudtrain").write_text(f'#!/bin/sh\nexec {sys.executable} -m cloudtrain "$@"\n')
+    (binary / "cloudtrain").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m cloudtrain "$@"\n')
     (binary / "cloudtrain").chmod(0o755)
     environ = {
         **os.environ,

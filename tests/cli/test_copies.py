@@ -227,6 +227,58 @@ def test_files_of_others_are_not_copied(
     assert "work-key` is not copied" in " ".join(result.err.split())
 
 
+REPLACED = """\
+import os, shutil
+for place in ("scores", "above/plots", "above", "ck", "linked"):
+    if os.path.islink(f"PLACE/{place}"):
+        os.unlink(f"PLACE/{place}")
+    else:
+        shutil.rmtree(f"PLACE/{place}", ignore_errors=True)  # an emulated host may have another
+    os.makedirs(os.path.dirname(f"PLACE/{place}"), exist_ok=True)
+    os.symlink("PLACE/private", f"PLACE/{place}")
+open("PLACE/kept/file.pt", "w").close()
+open("PLACE/link/file.pt", "w").close()
+"""
+
+
+@pytest.mark.parametrize("emulate", ["", "sagemaker"])
+def test_a_declared_folder_that_the_script_replaced(
+    cli: Cli, clean_environment: Path, tmp_path: Path, emulate: str
+) -> None:
+    """A folder of the job's choice is copied, also behind a link of yours; a link that the script put there is not."""
+    for folder in ("private/plots", "kept", "far", "elsewhere"):
+        (tmp_path / folder).mkdir(parents=True)
+    for file in ("private/key", "private/plots/key"):
+        (tmp_path / file).write_text("secret")
+    (tmp_path / "link").symlink_to(tmp_path / "far")
+    (tmp_path / "linked").symlink_to(tmp_path / "elsewhere")
+    (clean_environment / "train.py").write_text(REPLACED.replace("PLACE", str(tmp_path)))
+    names = {
+        "scores": "scores",
+        "plots": "above/plots",
+        "kept": "kept",
+        "link": "link",
+        "linked": "linked",
+    }
+    outputs = {name: {"local": str(tmp_path / place)} for name, place in names.items()}
+    fields = {"name": "j", "entry_point": "train.py", "outputs": outputs}
+    fields["checkpoint"] = {"local": str(tmp_path / "ck")}
+    if emulate:
+        fields["environment"] = {"framework": "pytorch", "version": "2.8"}
+        fields["resources"] = {"instance_type": {"sagemaker": "ml.m5.large"}}
+    (clean_environment / "job.json").write_text(json.dumps(fields))
+    options = ("--emulate", emulate) if emulate else ()
+    assert cli("submit", "job.json", *options).code == 0
+    result = cli("download", "last", "--to", "got", "--json")
+    got = {Path(file).relative_to("got").as_posix() for file in json.loads(result.out)}
+    assert not {name for name in got if name.endswith("key")}
+    if not emulate:
+        assert {"outputs/kept/file.pt", "outputs/link/file.pt"} <= got
+    for path in ("outputs/scores/", "outputs/plots/", "outputs/linked/key", "checkpoint/"):
+        assert cli("download", "last", path, "--to", "other").code == 1
+        assert not Path("other").exists()
+
+
 @pytest.mark.slow
 def test_sigterm_leaves_nothing_half_done(cli: Cli, project: Path, state_dir: Path) -> None:
     """A download that is ended removes what it had copied so far."""

@@ -16,12 +16,12 @@ REPOSITORY = Path(__file__).parents[2]
 
 
 def test_page_is_up_to_date() -> None:
-    """docs/cli.md is what the generator writes now, and has every command and exit code."""
-    generator = runpy.run_path(str(REPOSITORY / "tools" / "gen_cli_docs.py"))
+    """docs/reference/cli.md is what the generator writes now, and has every command and exit code."""
+    generator = runpy.run_path(str(REPOSITORY / "tools" / "generate" / "cli_docs.py"))
     text = generator["document"]()
     if Version(metadata.version("typer")) < Version("0.27"):
         skip_guard("an older typer names the arguments of a command otherwise")
-    assert (REPOSITORY / "docs" / "cli.md").read_text() == text
+    assert (REPOSITORY / "docs" / "reference" / "cli.md").read_text() == text
     for name in COMMANDS:
         assert f"### cloudtrain {name}\n" in text
     for code in (0, 1, 2, 3, 4, 70, 130, 141):

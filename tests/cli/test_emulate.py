@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -184,3 +185,36 @@ def test_nothing_to_download_is_no_failure(cli: Cli, clean_environment: Path, ta
     assert nothing.code == 1
     assert "wrote no files to `model/`" in nothing.err
     assert "save the model in `runtime.model_dir()`" in nothing.err
+
+
+COUNTED = {
+    "sagemaker, one GPU": ("sagemaker", "instance_type: {sagemaker: ml.g4dn.xlarge}"),
+    "sagemaker, no GPU": ("sagemaker", "instance_type: {sagemaker: ml.m5.xlarge}"),
+    "sagemaker, eight GPUs": ("sagemaker", "instance_count: 2, instance_type: {sagemaker: ml.p4d.24xlarge}"),
+    "sagemaker, described": ("sagemaker", "gpu: H200"),
+    "azureml, no GPU": ("azureml", "instance_type: {azureml: Standard_D2s_v3}"),
+    "azureml, four GPUs": ("azureml", "instance_type: {azureml: Standard_NC96ads_A100_v4}"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", COUNTED)
+def test_an_emulation_starts_what_the_plan_says(
+    cli: Cli, clean_environment: Path, case: str
+) -> None:
+    """The same number of processes, or a notice with both numbers."""
+    target, resources = COUNTED[case]
+    (clean_environment / "train.py").write_text("")
+    (clean_environment / "job.yaml").write_text(
+        "name: j\nentry_point: train.py\ndistribution: {type: torch}\n"
+        f"environment: {{framework: pytorch, version: '2.8'}}\nresources: {{{resources}}}\n"
+    )
+    there = json.loads(cli("plan", "job.yaml", "--json", "-t", target).out)
+    here = json.loads(cli("plan", "job.yaml", "--json", "--emulate", target).out)
+    planned = int(there["summary"]["processes"].split()[0])
+    started = int(here["summary"]["processes"].split()[0])
+    notices = [item["message"] for item in here["findings"] if item["code"] == "LO201"]
+    assert (started == planned) is (not notices)
+    for notice in notices:
+        size = re.search(r"instead of (\d+) x (\d+) ", notice)
+        assert size is not None
+        assert int(size[1]) * int(size[2]) == planned

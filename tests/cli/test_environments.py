@@ -317,7 +317,7 @@ def test_an_environment_without_runs(cli: Cli, state_dir: Path) -> None:
     } == set()
     assert other.exists()
     assert (
-        "`--json` has no effect with `remove`" in cli("environments", "--json", "remove", KEY).err
+        "`--json` has no effect with `remove`" in cli("environments", "--json", "remove", KEY).out
     )
 
 

@@ -60,12 +60,12 @@ def test_last_is_of_this_folder_and_terminal(
         )
         (tmp_path / "elsewhere").mkdir()
         refused = in_another_terminal(tmp_path / "elsewhere", "stop", "last")
-        assert refused.returncode == 2
+        assert refused.returncode == 6
         assert f"`{second}`, from `{project}`" in " ".join(refused.stderr.split())
         assert f"`cloudtrain stop {second}`" in refused.stderr
         # such as a new terminal in the home folder
         above = in_another_terminal(tmp_path, "stop", "last")
-        assert (above.returncode, f"`cloudtrain stop {second}`" in above.stderr) == (2, True)
+        assert (above.returncode, f"`cloudtrain stop {second}`" in above.stderr) == (6, True)
         assert not ct.run(second).state.is_final
         assert in_another_terminal(project, "stop", "last", "--wait").returncode == 0
         assert ct.run(second).state.is_final

@@ -10,7 +10,7 @@ import pytest
 
 from cloudtrain.lifecycle.runs.sweep import trials_table
 from cloudtrain.lifecycle.sweeps.study import lines_of
-from cloudtrain.plans.states import Trial
+from cloudtrain.plans.progress import Trial
 from tests.cli.conftest import Cli
 
 HUGE = 10**400

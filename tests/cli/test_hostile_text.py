@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import cloudtrain as ct
 from cloudtrain.cli.live import LineFormat
-from cloudtrain.plans.states import LogLine
+from cloudtrain.plans.progress import LogLine
 from tests.cli.conftest import Cli, Result
 from tests.cli.test_completion import complete
 from tests.cli.test_terminal import terminal  # noqa: F401 - a fixture

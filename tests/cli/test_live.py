@@ -16,12 +16,14 @@ from cloudtrain.cli.live import (
     Course,
     LineFormat,
     LiveView,
+    NewValues,
     ProgressRate,
     curve,
-    sparkline,
-    wants_logarithm,
 )
-from cloudtrain.plans.states import LogLine, RunState, RunStatus, Transition
+from cloudtrain.plans.chart import wants_logarithm
+from cloudtrain.plans.progress import LogLine, Notice, RunStatus, Transition
+from cloudtrain.plans.sparkline import sparkline
+from cloudtrain.plans.states import RunState
 from tests.deadlines import DEADLINE
 
 REPOSITORY = Path(__file__).parents[2]
@@ -40,10 +42,18 @@ def metric_line(rank: int = 0, time: float = 0.0, **values: float) -> LogLine:
     )
 
 
-def screen_of(lines: Sequence[LogLine], encoding: str = "utf-8") -> str:
-    """What stands there when a run with these lines has ended."""
+def screen_of(
+    lines: Sequence[LogLine],
+    encoding: str = "utf-8",
+    new_rows: NewValues = list,
+    job: dict[str, str] | None = None,
+    status: RunStatus | None = None,
+) -> str:
+    """What stands there when a run with these lines and rows has ended."""
     screen = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
-    with LiveView(LineFormat(), screen) as live:
+    with LiveView(LineFormat(), screen, new_rows, job) as live:
+        if status is not None:
+            live.take_status(status)
         for line in lines:
             live.show(line)
     screen.seek(0)
@@ -163,21 +173,57 @@ def test_it_is_drawn_a_few_times_a_second(monkeypatch: pytest.MonkeyPatch) -> No
     assert 1 <= len(drawn) < 1000
 
 
-def test_lines_that_patterns_read_are_printed_too() -> None:
-    """Such a line is the script's own: it stays in the output, and its values are below it."""
-    text = screen_of(
-        [
-            LogLine(0.0, 0, 0, "stdout", "step 3 loss: 0.5", {"step": 3.0, "train:loss": 0.5}),
-            LogLine(0.0, 0, 1, "stdout", "step 3 loss: 0.7", {"step": 3.0, "train:loss": 0.7}),
-        ]
-    )
-    assert "step 3 loss: 0.7" in text
+def test_values_of_the_files_are_drawn_too() -> None:
+    """What a pattern reads in a line is in the run's metrics: the line stays in the output, and its values are below
+    it."""
+    line = LogLine(0.0, 0, 0, "stdout", "step 3 loss: 0.5")
+    text = screen_of([line], new_rows=lambda: [(0.0, {"step": 3.0, "train:loss": 0.5})])
+    assert "step 3 loss: 0.5" in text
     assert "train:loss  0.5  min 0.5  max 0.5" in text
+
+
+def printed(*texts: str) -> list[LogLine]:
+    """Lines that rank 0 printed, one each ten seconds."""
+    return [LogLine(10.0 * number, 0, 0, "stdout", text) for number, text in enumerate(texts)]
+
+
+def test_metrics_are_recognised_in_lines_of_no_known_form() -> None:
+    """With progress and time left. The lines stay in the output; what a script reports counts alone."""
+    lines = printed("epoch 1/4 loss: 0.9", "epoch 2/4 loss: 0.8", "epoch 3/4 loss: 0.7")
+    text = screen_of(lines, job={})
+    assert "epoch 3/4 loss: 0.7" in text
+    assert "loss  0.7  min 0.7  max 0.9" in text
+    assert "epoch 2 of 4  50%  10 s/epoch  20s left" in text
+
+    assert "min" not in screen_of(lines, job={"metrics": "none"})
+    reported = screen_of([*lines, metric_line(step=1, accuracy=0.5)], job={})
+    assert "accuracy  0.5" in reported
+    assert "loss  0.7  min" not in reported
+
+
+def test_what_is_wrong_is_said_at_once() -> None:
+    """Notices of the status and in lines of the clouds, which are not output; losses that are lost or explode."""
+    line = (
+        '[notice] {"kind": "alert", "text": "a\\u001b[2Jb", "time": 5, "rank": null, "ended": null}'
+    )
+    notices = (
+        Notice("stalled", "rank 1 is in load", 1.0, 1),
+        Notice("idle", "the GPUs idle", 2.0, ended=3.0),
+    )
+    losses = [metric_line(step=step, loss=1 / step) for step in range(1, 20)]
+    text = screen_of([*printed(line), *losses], status=RunStatus(RunState.RUNNING, notices=notices))
+    assert text.index("rank 1 is in load") < text.index("a\\x1b[2Jb") < text.index("step 19")
+    assert "idle" not in text
+    assert "[notice]" not in text
+    assert "`loss`" not in text
+    assert "`loss` is nan\n" in screen_of([*losses, metric_line(step=20, loss=float("nan"))])
+    high = [metric_line(step=step, loss=1000.0 * step) for step in range(20, 24)]
+    assert "`loss` explodes: 23000\n" in screen_of([*losses, *high])
 
 
 def test_names_of_metrics_cannot_steer_the_terminal() -> None:
     """A name that a pattern of a job has with a control sequence in it is written out."""
-    text = screen_of([LogLine(0.0, 0, 0, "stdout", "x", {"step": 1.0, "a\x1b[2Jb": 0.5})])
+    text = screen_of([], new_rows=lambda: [(0.0, {"step": 1.0, "a\x1b[2Jb": 0.5})])
     assert "\x1b" not in text
     assert "a\\x1b[2Jb" in text
 
@@ -203,7 +249,7 @@ RESIZED = """
 import sys
 from cloudtrain.cli.live import LineFormat
 from cloudtrain.cli.live import LiveView
-from cloudtrain.plans.states import LogLine
+from cloudtrain.plans.progress import LogLine
 with LiveView(LineFormat(), sys.stdout) as live:
     for step in range(9):
         live.show(LogLine(0.0, 0, 0, "stdout", f"[metrics] step={step} total=20 loss={9 - step}"))
@@ -258,15 +304,6 @@ def test_slow_steps_take_seconds() -> None:
     pace.take_values({"step": 1.0}, moment=0.0)
     pace.take_values({"step": 2.0}, moment=4.0)
     assert pace.progress() == "step 2  4 s/step"
-
-
-@pytest.mark.parametrize("steps", [[1.0, 1.0], [5.0, 3.0]])
-def test_no_pace_where_there_is_none(steps: list[float]) -> None:
-    """One step, and ranks that began anew."""
-    pace = ProgressRate(0.0)
-    for moment, step in enumerate(steps):
-        pace.take_values({"step": step}, float(moment))
-    assert pace.per_second is None
 
 
 def test_what_a_run_waits_for() -> None:

@@ -372,7 +372,7 @@ WITHOUT_NETWORK: dict[str, tuple[str, dict[str, str], bool]] = {
     "a package of an index": (f"{IMAGE}, requirements: r.txt", {"r.txt": "./vendor/given-2-py3-none-any.whl\ntqdm\n"}, False),
     "wheels in the code": (f"{IMAGE}, requirements: r.txt", {"r.txt": "# ours\n./vendor/given-2-py3-none-any.whl\nlib-1-py3-none-any.whl ; python_version > '3'\n", "lib-1-py3-none-any.whl": ""}, True),
     "wheels of a file that is included": (f"{IMAGE}, requirements: r.txt", {"r.txt": "-r s.txt\n", "s.txt": f"./x-1-py3-none-any.whl --hash=sha256:{'0' * 64}\n", "x-1-py3-none-any.whl": ""}, True),
-    "an address": (f"{IMAGE}, requirements: r.txt", {"r.txt": "https://host/x.whl\n"}, False),
+    "an address": (f"{IMAGE}, requirements: r.txt", {"r.txt": "https://host/x-1-py3-none-any.whl\n"}, False),
     "a folder that is built": (f"{IMAGE}, requirements: r.txt", {"r.txt": "-e ./libs/my-lib\n"}, False),
     "no index": (f"{IMAGE}, requirements: r.txt", {"r.txt": "--no-index\ntqdm\n"}, True),
 }  # fmt: skip

@@ -158,7 +158,7 @@ def test_mistakes(cli: Cli, job: str, arguments: list[str], words: list[str]) ->
     """Each says what to type."""
     Path("cloudtrain.toml").write_text("[local]\nslots = 2\n")
     result = cli(*arguments)
-    text = " ".join(result.err.split())
+    text = " ".join((result.out + result.err).split())
     assert result.code in (2, 3)
     for word in words:
         assert word in text

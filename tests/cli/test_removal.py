@@ -90,7 +90,7 @@ def test_prune(cli: Cli, scripted: Path, job: str, state_dir: Path) -> None:
     nothing = cli("prune", "--keep", "0", "--job", "other", "--dry-run")
     assert nothing == (0, "", "no run matches; nothing would be removed\n")
     refused = cli("prune", "--keep", "1")
-    assert (refused.code, refused.out) == (2, "")
+    assert (refused.code, refused.out) == (6, "")
     assert "2 runs would be removed; nothing was removed" in refused.err
     assert len(names(cli)) == 4
     assert cli("prune", "--keep", "1", "--yes").out.split() == [made[2], made[0]]

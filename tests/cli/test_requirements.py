@@ -79,7 +79,7 @@ BAD: dict[str, tuple[str, dict[str, str], str, str, str]] = {
     "a conda file": ("environment.yml", {"environment__yml": "name: x\ndependencies:\n  - numpy\n"}, "CT056",
               "`environment.yml` is a conda file", "`conda_file: environment.yml`"),
     "setup.py": ("setup.py", {"setup__py": "from setuptools import setup\n"}, "CT056",
-              "`setup.py` is not a list of packages", "list them in `requirements.txt`"),
+              "`setup.py` is a project of setuptools", "list the packages in `requirements.txt`"),
     "a script without a block": ("train.py", {}, "CT056",
               "`train.py` has no block with its dependencies", "add a block `# /// script`"),
     "a block for another Python": ("tool.py", {"tool__py": SCRIPT.replace("3.10", "3.99")}, "CT058",
@@ -546,7 +546,7 @@ def test_an_import_without_a_package_is_found(cli: Cli, folder: Path) -> None:
         parts__py="\nimport bitsandbytes_of_mine\n",
         tools___more__py="",
     )
-    neither = "which neither the image nor the requirements have"
+    neither = "which the run does not have"
     assert missing(cli) == [
         f"line 2 of `train.py` imports `timm`, {neither}; add `timm` to the requirements of the job",
         f"line 2 of `parts.py` imports `bitsandbytes_of_mine`, {neither}; "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from contextlib import closing
 from pathlib import Path
@@ -139,6 +140,7 @@ def test_status_says_how_to_get_metrics(cli: Cli, scripted: Path, job: str) -> N
     assert cli("status", "last", "--json").err == ""
     for fields in ({"metrics": {"loss": 0.5}}, {"state": "failed"}, {"lines": METRICS}):
         fate(scripted, **fields)
+        submitted(cli)
         assert cli("status", "last").err == ""
 
 
@@ -191,7 +193,9 @@ def test_short_plan(cli: Cli, scripted: Path, job: str) -> None:
     assert short.code == whole.code
     assert len(short.out.splitlines()) < 20 < len(whole.out.splitlines())
     assert "Processes" not in short.out
-    assert all(line in whole.out for line in short.out.splitlines())
+    for line in short.out.splitlines():
+        sha256 = re.fullmatch(" +plan +([0-9a-f]{12})", line)
+        assert (f"(plan {sha256[1]})" if sha256 else line) in whole.out
 
 
 def test_plan_formats(cli: Cli, scripted: Path, job: str) -> None:
@@ -221,7 +225,6 @@ def test_plan_with_errors_prints_them_and_fails(cli: Cli, scripted: Path, job: s
     result = cli("plan", job, "--set", "entry_point=missing.py")
     assert result.code == 2
     assert "[CT101]" in result.out
-    assert cli("plan", job, "--set", "entry_point=missing.py", "--ignore", "CT101").code == 0
 
 
 def test_errors_of_a_plan_stand_above_its_request(cli: Cli, scripted: Path, job: str) -> None:
@@ -341,9 +344,7 @@ def test_check_says_in_json_what_no_rule_has_seen(cli: Cli, clean_environment: P
         assert all(item["place"].startswith(f"{name}:{item['line']}:") for item in found)
     missing = cli("check", "nowhere.yaml", "--json")
     assert (missing.code, missing.err) == (2, "")
-    assert [(item["code"], item["line"], item["place"]) for item in json.loads(missing.out)] == [
-        ("CT001", None, None)
-    ]
+    assert json.loads(missing.out)["error"]["code"] == "CT001"
     (clean_environment / "job.yaml").write_text("name: a\nentry_point: tain.py\n")
     (item,) = json.loads(cli("check", "job.yaml", "--json").out)
     assert (item["code"], item["line"], item["hint"]) == ("CT101", 2, suggested("train.py"))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import cloudtrain as ct
 from tests.cli.conftest import Cli
 from tests.deadlines import DEADLINE
 from tests.fakes.sagemaker.server import FakeAws
@@ -136,13 +137,13 @@ def test_runs_without_a_region(cli: Cli, fake: FakeAws, monkeypatch: pytest.Monk
 
 
 def test_check_asks_with_credentials(cli: Cli, fake: FakeAws, job_file: str) -> None:
-    """Errors of the account are found before a submit, unless nobody should ask or the code is ignored."""
+    """Errors of the account are found before a submit, unless nobody should ask; no opinion makes a role."""
     fake.identity.roles.clear()
     result = cli("check", job_file, "--target", "sagemaker", "--json")
     assert result.code == 2
     assert [finding["code"] for finding in json.loads(result.out)] == ["SM903"]
     assert cli("check", job_file, "--target", "sagemaker", "--offline").code == 0
-    assert cli("check", job_file, "--target", "sagemaker", "--ignore", "SM903").code == 0
+    assert cli("check", job_file, "--target", "sagemaker", "--ignore", "SM903").code == 2
     refused = cli("submit", job_file, "--target", "sagemaker")
     assert refused.code == 2
     assert "SM903" in refused.err
@@ -193,3 +194,62 @@ def test_a_profile_goes_with_the_run(
         fake.received.clear()
         assert cli("status", reference).code == 0
         assert "AKIDRESEARCH" in fake.received[0].headers["authorization"]
+
+
+def test_a_log_that_grows_is_read_on(fake: FakeAws, name: str) -> None:
+    """Each reading asks for the new events alone, and finds alerts of all."""
+    fake.jobs[name].enter("Training", at=1_700_000_000.0)
+    stream = f"{name}/algo-1-17"
+    alert = '[notice] {"kind": "alert", "text": "hot", "time": 1.0}'
+    lines = [f"step {step} loss: 0.{step}" for step in range(3_500)]
+    fake.logs.write(stream, alert, *lines, at=1_700_000_060.0)
+    assert len(ct.run(name).observe().notices) == 1
+    assert len(ct.run(name).metrics()) == 3_500
+    asked = pages(fake)
+    fake.logs.write(stream, "step 3500 loss: 0.5", at=1_700_000_061.0)
+    column = ct.run(name).metrics().columns()["loss"]
+    assert (len(column.value), column.step[-1], column.value[-1]) == (3_501, 3_500, 0.5)
+    assert pages(fake) - asked == 2  # the new page, and the end
+    assert [notice.text for notice in ct.run(name).observe().notices] == ["hot"]
+
+
+def pages(fake: FakeAws) -> int:
+    """The pages of logs that were asked for."""
+    return sum(item.operation == "GetLogEvents" for item in fake.received)
+
+
+def test_metrics_that_the_service_has_found(fake: FakeAws, name: str) -> None:
+    """Its definitions are matched with the log; a metric that is not there has its last value."""
+    job = fake.jobs[name]
+    job.enter("Training", at=1_700_000_000.0)
+    algorithm = job.request["AlgorithmSpecification"]
+    algorithm["MetricDefinitions"] = [{"Name": "f1", "Regex": "quality ([0-9.]+)"}]
+    fake.logs.write(f"{name}/algo-1-17", "step 3 quality 0.5", at=1_700_000_060.0)
+    job.more["FinalMetricDataList"] = [
+        {"MetricName": "f1", "Value": 0.5, "Timestamp": 1_700_000_060.0},
+        {"MetricName": "lost", "Value": 2.0, "Timestamp": 1_700_000_061.0},
+    ]
+    for _ in range(2):
+        columns = ct.run(name).metrics().columns()
+        assert {key: column.source for key, column in columns.items()} == {
+            "f1": "patterns",
+            "lost": "service",
+        }
+        assert (list(columns["f1"].step), list(columns["lost"].value)) == ([3.0], [2.0])
+
+
+def test_a_log_that_may_not_be_read(fake: FakeAws, name: str) -> None:
+    """What the service has found is shown, and stands there once when the log can be read."""
+    job = fake.jobs[name]
+    job.enter("Training", at=1_700_000_000.0)
+    stream = f"{name}/algo-1-17"
+    fake.logs.write(stream, "step 1 acc: 0.5", at=1_700_000_060.0)
+    job.more["FinalMetricDataList"] = [
+        {"MetricName": "lost", "Value": 2.0, "Timestamp": 1_700_000_061.0}
+    ]
+    fake.faults.refuse("GetLogEvents", "AccessDeniedException", "no", status=403, times=9)
+    assert set(ct.run(name).metrics().columns()) == {"lost"}
+    fake.faults.clear()
+    for _ in range(2):
+        (values,) = ct.run(name).metrics()
+        assert values == {"lost": 2.0}

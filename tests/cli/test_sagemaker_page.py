@@ -27,7 +27,13 @@ from tests.parity.jobs import CASES
 pytestmark = pytest.mark.lifecycle
 
 REPOSITORY = Path(__file__).parents[2]
-NAMES = ("sagemaker", "sagemaker-launch", "sagemaker-sdk", "processing", "emulation")
+NAMES = (
+    "targets/sagemaker",
+    "targets/sagemaker-launch",
+    "targets/sagemaker-sdk",
+    "guides/processing",
+    "guides/emulation",
+)
 PAGE = "\n".join((REPOSITORY / "docs" / f"{name}.md").read_text("utf-8") for name in NAMES)
 ACCOUNT = "111122223333"
 TARGET = ct.SageMaker(region="us-west-2", role=f"arn:aws:iam::{ACCOUNT}:role/SageMakerTraining")

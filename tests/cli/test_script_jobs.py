@@ -90,7 +90,7 @@ def test_an_option_of_the_command_after_the_script_is_refused(
     )
     assert not json.loads(cli("ps", "--json").out)
     # PyTorch may be missing
-    assert cli("plan", "--ignore", "LO103", script, "--", *words).code == 0
+    assert cli("plan", "--python", sys.executable, script, "--", *words).code == 0
 
 
 @pytest.mark.parametrize(
@@ -280,11 +280,17 @@ def test_a_module_on_the_command_line(cli: Cli, module: str, clean_environment: 
         result = cli("submit", *wrong)
         assert (result.code, said in " ".join(result.err.split())) == (2, True), result.err
     (clean_environment / "alone.py").write_text("import torch\nloss.backward()\n")
-    assert cli("plan", "--ignore", "LO103", "--nproc", "1", "alone.py").code == 0
-    assert (
-        "`alone.py` joins no other process, so 4 would"
-        in cli("plan", "--nproc", "4", "alone.py").err
+    assert cli("plan", "--python", sys.executable, "--nproc", "1", "alone.py").code == 0
+    (clean_environment / "starts.py").write_text(
+        "import torch\nimport torch.multiprocessing as mp\nmp.spawn(f, nprocs=2)\n"
     )
+    (plan,) = [json.loads(cli("plan", "--json", "starts.py").out)]
+    assert [process["argv"][1:] for process in plan["processes"]] == [["-u", "starts.py"]]
+    for script, why in (
+        ("alone", "joins no other process"),
+        ("starts", "starts its processes itself"),
+    ):
+        assert f"`{script}.py` {why}, so 4 would" in cli("plan", "--nproc", "4", f"{script}.py").err
 
 
 @pytest.mark.lifecycle
@@ -332,7 +338,9 @@ def test_arguments_and_hyperparameters_go_together(cli: Cli, script: str) -> Non
         if process["rank"] == 0
     )
     assert (
-        cli("plan", "--ignore", "LO103", "--each", "hyperparameters.seed=1,2", script, *typed).code
+        cli(
+            "plan", "--python", sys.executable, "--each", "hyperparameters.seed=1,2", script, *typed
+        ).code
         == 0
     )
     for whole in ("hyperparameters=null", "hyperparameters={a: 1}", "arguments=[x]"):
@@ -513,8 +521,8 @@ def test_hyperparameters_arrive_as_typed(values: dict[str, str]) -> None:
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_saved_job_is_the_job(clean_environment: Path, words: list[str]) -> None:
     """The text of `--save-job` means the same job, whatever the arguments are."""
+    from cloudtrain.cli.inputs import job_text
     from cloudtrain.job.file import parse_job
-    from cloudtrain.job.from_script import job_text
 
     script = clean_environment / "given.py"
     script.write_text("print(1)\n")

@@ -255,7 +255,9 @@ def test_a_shell_gets_it_by_eval(tmp_path: Path) -> None:
     """As the batch script on Slurm and the command line on Azure ML do, whatever stands in the value."""
     value = 'it\'s "so" $(touch pwned) `id` \\ \n two'
     env = {**os.environ, "HF": value, "CLOUDTRAIN_SECRETS": json.dumps({"HF_TOKEN": "env:HF"})}
-    line = f'eval "$({sys.executable} -m cloudtrain.runtime.secret_values)"; printf %s "$HF_TOKEN"'
+    line = (
+        f'eval "$("{sys.executable}" -m cloudtrain.runtime.secret_values)"; printf %s "$HF_TOKEN"'
+    )
     env["PYTHONPATH"] = str(Path(__file__).parents[2])
     done = subprocess.run(
         ["sh", "-c", line], env=env, cwd=tmp_path, capture_output=True, text=True, check=True

@@ -276,3 +276,96 @@ def test_the_template_has_what_a_cloud_asks_for(
         f"resources.instance_type.{target}={machine}",
     )
     assert planned.code == 0, planned.out + planned.err
+
+
+ARGPARSE = """\
+import argparse
+def options():
+    parser = argparse.ArgumentParser()
+    group = parser.add_argument_group("training")
+    group.add_argument("-e", "--epochs", type=int, default=3)
+    parser.add_argument("--learning-rate", type=float, default=1e-3)
+    parser.add_argument("--schedule", default="1e-3")
+    parser.add_argument("--amp", action="store_true")
+    parser.add_argument("--sizes", nargs="+", default=[1])
+    parser.add_argument("--seed", type=int)
+    return parser.parse_args()
+options()
+"""
+NO_OPTIONS = {
+    "hydra": "import hydra\n@hydra.main(config_path='.')\ndef main(c): pass\nmain()\n",
+    "click": "import click\n@click.command()\n@click.option('--epochs', default=3)\ndef main(epochs): pass\n",
+    "nothing": "lr = 0.1\n",
+    "no Python": "print 1\n",
+}
+
+
+def test_init_takes_the_script_and_its_options(cli: Cli, clean_environment: Path) -> None:
+    """Each option with a default that is a number or a text becomes a hyperparameter; flags do not."""
+    (clean_environment / "train.py").write_text(ARGPARSE)
+    result = cli("init", "train.py")
+    assert (result.code, result.out.split()[0]) == (0, "job.yaml")
+    job = ct.load_job("job.yaml")
+    assert (job.entry_point, job.source_dir) == ("train.py", str(clean_environment))
+    assert job.hyperparameters == {
+        "epochs": 3, "learning-rate": 0.001, "schedule": "1e-3"
+    }  # fmt: skip
+    assert cli("check", "job.yaml").code == 0
+
+
+def test_init_leaves_what_the_script_requires_to_the_check(
+    cli: Cli, clean_environment: Path
+) -> None:
+    """Only the user knows the value. The script may be in a folder of its own."""
+    (clean_environment / "src").mkdir()
+    (clean_environment / "src" / "fit.py").write_text(
+        "import argparse\np = argparse.ArgumentParser()\np.add_argument('--data', required=True)\np.parse_args()\n"
+    )
+    assert cli("init", "src/fit.py").code == 0
+    assert "source_dir: src" in (clean_environment / "job.yaml").read_text()
+    checked = cli("check", "job.yaml", "--json")
+    assert "CT209" in {item["code"] for item in json.loads(checked.out)}
+
+
+@pytest.mark.parametrize(
+    ("file", "command"),
+    [
+        ("a.ipynb", "jupyter nbconvert --to script a.ipynb"),
+        ("a.ipynb", "cloudtrain init a.py"),
+        ("run.sh", "cloudtrain adopt run.sh"),
+        ("job.toml", "cloudtrain init job.yaml"),
+    ],
+)
+def test_init_names_the_command_for_another_file(cli: Cli, file: str, command: str) -> None:
+    """It writes YAML for Python scripts; a notebook or a shell script goes another way."""
+    refused = cli("init", file)
+    assert refused.code == 2
+    assert f"`{command}`" in " ".join(refused.err.split())
+
+
+def test_init_takes_the_whole_project(cli: Cli, clean_environment: Path) -> None:
+    """A script of a project may import its packages, so the code is the project's folder."""
+    for folder in ("scripts", "src/mypkg"):
+        (clean_environment / folder).mkdir(parents=True)
+    (clean_environment / "pyproject.toml").write_text("[project]\nname = 'mypkg'\n")
+    (clean_environment / "src/mypkg/__init__.py").write_text("")
+    (clean_environment / "scripts/fit.py").write_text("import mypkg\n")
+    assert cli("init", "scripts/fit.py").code == 0
+    job = ct.load_job("job.yaml")
+    assert (job.source_dir, job.entry_point) == (str(clean_environment), "scripts/fit.py")
+    hints = [item["hint"] for item in json.loads(cli("check", "job.yaml", "--json").out)]
+    assert any("PYTHONPATH: src" in (hint or "") for hint in hints)
+
+
+@pytest.mark.parametrize("case", NO_OPTIONS)
+def test_init_of_a_script_without_such_options(
+    cli: Cli, clean_environment: Path, case: str
+) -> None:
+    """The file shows how hyperparameters are written, and has none."""
+    (clean_environment / "train.py").write_text(NO_OPTIONS[case])
+    assert cli("init", "train.py").code == 0
+    assert dict(ct.load_job("job.yaml").hyperparameters) == {}
+    assert "#   epochs: 3" in (clean_environment / "job.yaml").read_text()
+    again = cli("init", "train.py")
+    assert again.code == 2
+    assert "--force --script train.py" in " ".join(again.err.split())

@@ -118,7 +118,7 @@ def test_dumb_terminal_gets_plain_lines(terminal: object, scripted: Path, job: s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("answer", "ends"), [("y", 0), ("n", 2)])
+@pytest.mark.parametrize(("answer", "ends"), [("y", 0), ("n", 6)])
 def test_last_of_another_folder_is_stopped_only_after_a_yes(
     cli: Cli,
     scripted: Path,
@@ -156,7 +156,7 @@ def test_last_of_another_folder_is_stopped_only_after_a_yes(
     assert child.exitstatus == ends
     assert (scripted / "stopped").exists() == (answer == "y")
     if answer == "n":
-        assert "nothing was done [CT939]" in " ".join((child.before or "").split())
+        assert "nothing was done [CT924]" in " ".join((child.before or "").split())
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from tests.cli.conftest import Cli
 from tests.deadlines import DEADLINE, GRACE
 
 REPOSITORY = Path(__file__).parents[2]
-PAGE = (REPOSITORY / "docs" / "training-scripts.md").read_text("utf-8")
+PAGE = (REPOSITORY / "docs" / "guides" / "training-scripts.md").read_text("utf-8")
 TARGETS: dict[str, ct.Local | ct.SageMaker | ct.AzureML] = {
     "local": ct.Local(),
     "sagemaker": ct.SageMaker(
@@ -27,7 +27,7 @@ TARGETS: dict[str, ct.Local | ct.SageMaker | ct.AzureML] = {
         subscription_id="00000000-0000-0000-0000-000000000000", resource_group="rg", workspace="ws"
     ),
 }
-OF_THIS_MACHINE = ["LO101", "LO103"]
+OF_THIS_MACHINE = {"LO101", "LO103"}
 """Rules about what is installed here and which data the user has."""
 
 
@@ -73,7 +73,8 @@ def test_scripts_run_on_the_targets_named(row: Row) -> None:
     """Their jobs can be planned there without an error; elsewhere they are refused, with another way."""
     for name, target in TARGETS.items():
         if name in row.targets:
-            assert ct.plan(ct.bundled_job(row.name), target, ignore=OF_THIS_MACHINE).errors == ()
+            errors = ct.plan(ct.bundled_job(row.name), target).errors
+            assert {error.code for error in errors} <= OF_THIS_MACHINE
         else:
             with pytest.raises(ct.JobError) as refused:
                 ct.plan(ct.bundled_job(row.name), target)

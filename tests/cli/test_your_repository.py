@@ -1,4 +1,4 @@
-"""Repositories as people have them, run unchanged: small stand-ins of the shapes in docs/your-repository.md."""
+"""Repositories as people have them, run unchanged: small stand-ins of the shapes in docs/guides/your-repository.md."""
 
 from __future__ import annotations
 

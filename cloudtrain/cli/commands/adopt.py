@@ -13,7 +13,7 @@ from cloudtrain.adoption.proof import write_adoption
 from cloudtrain.cli import options
 from cloudtrain.cli.options import argument, flag, option
 from cloudtrain.cli.terminal import print_json, print_text, say, show, typed
-from cloudtrain.errors import UsageError, shortened
+from cloudtrain.errors import PersonNeeded, UsageError, shortened
 from cloudtrain.plans.document import Document, Table, Text
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def adopt_command(
     """
     if all_jobs and job is not None:
         message = "`--all` converts all jobs, and `--job` one of them"
-        raise UsageError(message, hint="remove one of the two", code="CT901")
+        raise UsageError(message, hint="remove one of the two", code="CT902")
     execute = is_script(source) and (yes or _may_run(source, python))
     arguments = _words(args)
     running: dict[str, Any] = {"execute": execute, "python": python, "time_limit": time_limit}
@@ -113,7 +113,7 @@ def _words(text: str | None) -> list[str]:
         return split(text or "")
     except ValueError as error:
         message = f"`--args` is not valid shell syntax: {error}"
-        raise UsageError(message, hint="close the quotes") from None
+        raise UsageError(message, hint="close the quotes", code="CT909") from None
 
 
 def _may_run(source: str, python: str | None) -> bool:
@@ -130,13 +130,13 @@ def _may_run(source: str, python: str | None) -> bool:
         ),
         (
             "The script can still change files on this machine by their absolute paths. See "
-            "docs/adopting.md."
+            "docs/guides/adopting.md."
         ),
     )
     if not sys.stdin.isatty():
         return False  # which is an error that names `--yes`
     if not typer.confirm("Run it?", err=True):
-        raise typer.Exit(2)
+        raise PersonNeeded("the script was not run", hint="add `--yes` to run it without asking")
     return True
 
 

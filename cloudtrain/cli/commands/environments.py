@@ -24,7 +24,7 @@ from cloudtrain.lifecycle.runs.cleaning import (
     kept_environments,
     remove_environments,
 )
-from cloudtrain.targets.settings import load_settings
+from cloudtrain.targets.settings import read_environment
 from cloudtrain.targets.where import where
 
 environments_command = new_group()
@@ -50,7 +50,7 @@ def environments(ctx: typer.Context, json: options.Json = False) -> None:
     if ctx.invoked_subcommand is not None:
         refuse_flags(ctx, {"--json": json})
         return
-    found = kept_environments(load_settings().state_dir)
+    found = kept_environments(read_environment().state_dir)
     if json:
         print_json(found)
     elif found:
@@ -79,12 +79,13 @@ def _row(environment: JsonMapping) -> tuple[str, ...]:
 
 @options.silent
 def _keys(_: str) -> list[str]:
-    return [link.name for link in environment_links(load_settings().state_dir)]
+    return [link.name for link in environment_links(read_environment().state_dir)]
 
 
 @environments_command.command(cls=Command)
 def remove(
     keys: Annotated[list[str], argument("KEY...", "Keys of the list.", autocompletion=_keys)],
+    json: options.Json = False,
 ) -> None:
     """Remove environments that no unfinished run uses.
 
@@ -94,8 +95,11 @@ def remove(
     Example:
       cloudtrain environments remove 3f9a7c21d04e5b68
     """
-    remove_environments(keys, load_settings().state_dir)
-    print_lines(keys)
+    remove_environments(keys, read_environment().state_dir)
+    if json:
+        print_json({"removed": keys})
+    else:
+        print_lines(keys)
 
 
 @environments_command.command(cls=Command)
@@ -112,6 +116,7 @@ def lock(
         Path | None, option("--output -o", "OUT", f"Default: {_LOCK} beside FILE.")
     ] = None,
     force: Annotated[bool, flag("--force", "Replace the file if it exists.")] = False,
+    json: options.Json = False,
 ) -> None:
     """Pin requirements for the image of a target.
 
@@ -158,7 +163,7 @@ def lock(
             words += [option_name, str(value)]
     if destination.exists() and not force:
         hint = f"{typed(*words, '--force')} replaces it"
-        raise UsageError(f"`{destination}` already exists", hint=hint)
+        raise UsageError(f"`{destination}` already exists", hint=hint, code="CT910")
 
     command = typed(*words).strip("`")
     text, facts = resolve(folder, file, job, place, python, command)
@@ -166,8 +171,11 @@ def lock(
         destination.write_text(text, encoding="utf-8")
     except OSError as error:
         message = f"cannot write `{destination}`: {error.strerror}"
-        raise UsageError(message, hint="name another file: `-o`") from None
+        raise UsageError(message, hint="name another file: `-o`", code="CT903") from None
 
+    if json:
+        print_json({"file": str(destination), "facts": facts})
+        return
     print_lines([str(destination)])
     # a job names the file relative to its code
     start = folder if is_job else destination.parent

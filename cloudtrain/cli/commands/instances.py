@@ -36,6 +36,7 @@ from cloudtrain.machines.table import (
 )
 from cloudtrain.plans.document import Document, Heading, Pairs
 from cloudtrain.system.plugins import target_names
+from cloudtrain.targets.registry import all_targets, require_target, service_of
 from cloudtrain.targets.settings import load_settings
 from cloudtrain.targets.where import where
 
@@ -229,8 +230,6 @@ def _list_types(
 def _show_nodes_of(target: str, name: str | None, profile: str | None, *, json: bool) -> bool:
     """If the target is a cluster that lists its nodes, print the current nodes and return True;
     else return False."""
-    from cloudtrain.targets.registry import service_of
-
     if target not in target_names() or table_of(target) is not None:
         return False
     service = service_of(target, load_settings())
@@ -238,7 +237,7 @@ def _show_nodes_of(target: str, name: str | None, profile: str | None, *, json: 
         return False
     if name is not None:
         message = f"the nodes of `{target}` have no type names, so no name can be looked up"
-        raise UsageError(message, hint=f"remove `{name}`")
+        raise UsageError(message, hint=f"remove `{name}`", code="CT902")
 
     kinds = service.instances(where(target, profile=profile).account.place)
     if json:
@@ -251,14 +250,12 @@ def _show_nodes_of(target: str, name: str | None, profile: str | None, *, json: 
 def _types(target: str) -> Types:
     """Return a target's types, with the user's own prices and types. Raises UsageError if it has no
     table."""
-    if target not in target_names():
-        hint = did_you_mean(target, target_names())
-        raise UsageError(f"`{target}` is not a target", hint=hint, code="CT913")
+    require_target(target)
     types = apply_overlay(instance_types(target), user_overlay(target=target), target)
     if not types:
         flags = " or ".join(f"`--target {name}`" for name in tables())
         message = f"there is no table of instance types for `{target}`"
-        raise UsageError(message, hint=f"use {flags}")
+        raise UsageError(message, hint=f"use {flags}", code="CT929")
     return types
 
 
@@ -270,7 +267,9 @@ def _gib(size: str | None) -> float | None:
         return parse_size(size) / 2**30
     except ValueError:
         hint = "write for example `40g`"
-        raise UsageError(f"`--min-gpu-memory {size}` is not a size", hint=hint) from None
+        raise UsageError(
+            f"`--min-gpu-memory {size}` is not a size", hint=hint, code="CT909"
+        ) from None
 
 
 def _check(types: Types, query: Query, sort: str) -> None:
@@ -278,16 +277,20 @@ def _check(types: Types, query: Query, sort: str) -> None:
     gpu = query.gpu
     if gpu is not None and not any(has_gpu(instance, gpu) for instance in types):
         message, hint = unknown_gpu(gpu, types)
-        raise UsageError(message, hint=hint)
+        raise UsageError(message, hint=hint, code="CT929")
     if query.interconnect is not None and query.interconnect not in INTERCONNECTS:
         hint = did_you_mean(query.interconnect, INTERCONNECTS)
-        raise UsageError(f"there is no interconnect `{query.interconnect}`", hint=hint)
+        raise UsageError(
+            f"there is no interconnect `{query.interconnect}`", hint=hint, code="CT909"
+        )
     price = query.max_price
     if price is not None and not price > 0:  # which NaN is not, either
         message = f"`--max-price {price:g}` is not a price"
-        raise UsageError(message, hint="write for example `2.50`")
+        raise UsageError(message, hint="write for example `2.50`", code="CT909")
     if sort not in ORDERS:
-        raise UsageError(f"there is no sort key `{sort}`", hint=did_you_mean(sort, ORDERS))
+        raise UsageError(
+            f"there is no sort key `{sort}`", hint=did_you_mean(sort, ORDERS), code="CT909"
+        )
 
 
 def _type_named(name: str, types: Types) -> InstanceType:
@@ -300,7 +303,7 @@ def _type_named(name: str, types: Types) -> InstanceType:
         return instance
     names = [instance.name for instance in types]
     hint = _elsewhere(name, target) or _nearest(name, target, names)
-    raise UsageError(f"there is no instance type `{name}` on {target}", hint=hint)
+    raise UsageError(f"there is no instance type `{name}` on {target}", hint=hint, code="CT929")
 
 
 def _default_target() -> str:
@@ -624,8 +627,6 @@ class CanRefresh(Protocol):
 
 def _refresh_types(target: str, profile: str | None) -> Iterator[str]:
     """Refresh the target's table of types, and yield lines that report the result."""
-    from cloudtrain.targets.registry import all_targets, service_of
-
     settings = load_settings()
     service = service_of(target, settings)
     if not isinstance(service, CanRefresh):

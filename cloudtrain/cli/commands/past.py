@@ -34,6 +34,7 @@ def show_command(
     job: Annotated[
         bool, flag("--job", "Print a job file that you can submit again from any folder.")
     ] = False,
+    shortened: options.Short = False,
     json: options.Json = False,
 ) -> None:
     """Show what was sent: the job, the request and the source.
@@ -51,7 +52,7 @@ def show_command(
     if job:
         print_text(sent_job.to_job_file())
     elif json:
-        print_json(sent_job.to_dict())
+        print_json(sent_job.to_dict(), short=shortened)
     else:
         show(sent_job.document(), sys.stdout)
 
@@ -135,10 +136,10 @@ def cost_command(
 
     group_of = grouping(by)
     if group_of is None:
-        hint: str | None = did_you_mean(by, ["job", "month", "target"])
+        hint: str | None = did_you_mean(by, ["job", "month", "target", "tag:KEY"])
         if by in ("tag", "tag:"):
             hint = "write `--by tag:KEY`"
-        raise UsageError(f"`--by {by}` is not a valid group", hint=hint)
+        raise UsageError(f"`--by {by}` is not a valid group", hint=hint, code="CT909")
     _refuse_both(csv, json)
 
     found = costs(since=moment_of(since), target=target, profile=profile, online=not offline)
@@ -229,12 +230,14 @@ def trials_command(
         int | None, option("--best", "N", "Show only the N best trials, the best first.", min=1)
     ] = None,
     csv: options.Csv = False,
+    shortened: options.Short = False,
     json: options.Json = False,
 ) -> None:
     """List the trials of a sweep.
 
-    Shows the number, state and hyperparameters of each trial, and its last value of the objective.
-    A star marks the best trial.
+    Shows the number, state and hyperparameters of each trial, its last and its best value of the
+    objective (of a running trial, the newest), how long it took, and its cost at list prices. A
+    star marks the best trial.
 
     \b
     Examples:
@@ -243,18 +246,28 @@ def trials_command(
       cloudtrain trials last --csv > trials.csv
       cloudtrain trials last --json | jq ".[0].reason"
     """
-    from cloudtrain.lifecycle.runs.sweep import ranked, sweep_of, trials_table
+    from cloudtrain.lifecycle.runs.sweep import (
+        best_report,
+        cost_of_trial,
+        ranked,
+        sweep_of,
+        trials_table,
+    )
 
     _refuse_both(csv, json)
     sweep = sweep_of(run_named(name))
-    trials = sweep.trials()
+    trials = sweep.trials(running=True)
     objective = sweep.objective
     if best is not None:
         trials = ranked(trials, objective)[:best]
 
-    rows = [trial.row() for trial in trials]
+    hourly = sweep.hourly
+    rows = []
+    for trial in trials:
+        results = {"best": best_report(trial, objective), "cost": cost_of_trial(trial, hourly)}
+        rows.append(trial.row() | results)
     if json:
-        print_json(rows)
+        print_json(rows, short=shortened)
     elif csv:
         # trials may have different hyperparameters
         columns = dict[str, object]()
@@ -264,7 +277,7 @@ def trials_command(
             columns |= row
         print_csv(rows, columns)
     elif trials:
-        show(Document([trials_table(trials, objective)]), sys.stdout)
+        show(Document([trials_table(trials, objective, hourly=hourly)]), sys.stdout)
     else:
         say(f"`{sweep.name}` has started no trial yet")
 

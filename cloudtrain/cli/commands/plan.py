@@ -3,12 +3,14 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from textwrap import dedent
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
 from cloudtrain.cli import options
+from cloudtrain.cli.failures import finding_json, problem_json
 from cloudtrain.cli.options import (
     OF_THE_JOB,
     OF_THE_RUN,
@@ -18,16 +20,18 @@ from cloudtrain.cli.options import (
     option,
     with_submit_options,
 )
-from cloudtrain.cli.terminal import counted, print_json, print_text, say, show, show_table, typed
-from cloudtrain.documents import JsonObject
-from cloudtrain.errors import (
-    CloudtrainError,
-    JobError,
-    UsageError,
-    did_you_mean,
-    more_about,
-    quoted,
+from cloudtrain.cli.terminal import (
+    counted,
+    json_text,
+    print_json,
+    print_text,
+    say,
+    show,
+    show_table,
+    typed,
 )
+from cloudtrain.documents import JsonObject
+from cloudtrain.errors import JobError, NearName, UsageError, did_you_mean, quoted, shortened
 from cloudtrain.plans.document import (
     Block,
     Cell,
@@ -38,15 +42,21 @@ from cloudtrain.plans.document import (
     Text,
     visible_json,
 )
-from cloudtrain.plans.plan import Finding, Level
-from cloudtrain.rules.engine import all_rules, can_be_ignored, rule_named
+from cloudtrain.plans.plan import Level
+from cloudtrain.rules.engine import all_rules
 from cloudtrain.targets.registry import target_of
 
 if TYPE_CHECKING:
-    from cloudtrain.errors import Problem
-    from cloudtrain.job.codes import ErrorCode
+    from cloudtrain.job.problems import ErrorCode
     from cloudtrain.plans.plan import Plan
     from cloudtrain.rules.engine import Rule
+
+
+_PARTS = (
+    "summary", "numbers", "request", "uploads", "processes", "findings", "notes", "settings",
+    "environment",
+)  # fmt: skip
+"""The parts of a plan that are printed alone."""
 
 
 @with_submit_options(OF_THE_JOB, OF_THE_RUN, several=True)
@@ -70,6 +80,19 @@ def plan_command(
         bool,
         flag("--short", "Print only the summary and the findings, without processes and request."),
     ] = False,
+    part: Annotated[
+        str | None,
+        option(
+            "--part",
+            "PART",
+            f"Print one part as JSON: {', '.join(_PARTS)}.",
+            autocompletion=lambda: [*_PARTS],
+        ),
+    ] = None,
+    instance: Annotated[
+        int | None,
+        option("--instance", "N", "With --part processes: those on this instance, from 0.", min=0),
+    ] = None,
 ) -> None:
     """Show exactly what `submit` would send, without sending it.
 
@@ -84,28 +107,36 @@ def plan_command(
       cloudtrain plan job.yaml
       cloudtrain plan job.yaml -t sagemaker -t azureml
       cloudtrain plan job.yaml --short
+      cloudtrain plan job.yaml --json --short
+      cloudtrain plan job.yaml --part processes --instance 0
       cloudtrain plan job.yaml --format request > request.json
       cloudtrain plan bundled:digits_ddp --instances 2 --json | jq .processes
     """
     from cloudtrain.cli import inputs
 
+    if instance is not None and part != "processes":
+        hint = "add `--part processes`"
+        raise UsageError("`--instance` selects processes", hint=hint, code="CT902")
     target = inputs.target_of(submission)
-    form = "json" if json else _known_format(form, target.target.name)
+    form = "json" if json or part else _known_format(form, target.target.name)
     if len(targets) > 1:
-        _compare(submission, targets, form)
+        _compare(submission, targets, form, whole=not short)
         return
 
     file = inputs.job_of(submission)
     if submission.pin:
         file = inputs.pinned(file, target)
     plan = inputs.plan_of(file, target, submission)
+    if part is not None:
+        _print_part(plan, part, instance)
+        return
     print_plan(plan, form, whole=not short)
     # the target's own tools upload nothing
     if form not in ("text", "json", "request") and plan.uploads:
         _say_upload(plan, submission)
 
 
-def _compare(submission: SubmitOptions, targets: list[str], form: str) -> None:
+def _compare(submission: SubmitOptions, targets: list[str], form: str, *, whole: bool) -> None:
     """Print one row for each target, as JSON the plans. The exit code is 2 if an error would stop
     one of them."""
     from cloudtrain.cli import inputs
@@ -127,11 +158,11 @@ def _compare(submission: SubmitOptions, targets: list[str], form: str) -> None:
             plan = inputs.plan_of(of_place, place, submission)
         except JobError as error:  # the job cannot be compiled for this target, but for another
             findings = [(Level.ERROR, problem.code) for problem in error.problems]
-            problems = list(map(_problem_json, error.problems))
+            problems = list(map(problem_json, error.problems))
             data.append({"target": name, "findings": problems})
         else:
             findings = [(finding.level, finding.code) for finding in plan.findings]
-            data.append(plan.to_dict())
+            data.append(plan.to_dict() if whole else plan.short())
             summary = dict(plan.summary)
         has_failed |= _has_error(findings)
         rows.append((name, *_in_brief(summary), _counted(findings)))
@@ -176,8 +207,10 @@ def print_plan(plan: Plan, form: str, *, whole: bool = True) -> None:
     """Print the plan on stdout. The text format includes the processes and the request only with
     `whole`. A plan with errors is also printed, and the exit code is 2. A last line on stderr
     repeats the codes of the errors, which may be far above."""
-    if form == "json":
-        sys.stdout.write(visible_json(plan.to_json()))
+    if form == "json" and whole:
+        print_json({**plan.to_dict(), "numbers": plan.to_numbers()})
+    elif form == "json":
+        sys.stdout.write(json_text(plan.short()) + "\n")
     elif form == "request":
         sys.stdout.write(visible_json(plan.request_json) + "\n")
     elif form != "text":
@@ -187,6 +220,22 @@ def print_plan(plan: Plan, form: str, *, whole: bool = True) -> None:
     if plan.errors:
         _say_errors(plan, above=form == "text" and whole)
         raise typer.Exit(2)
+
+
+def _print_part(plan: Plan, name: str, instance: int | None) -> None:
+    """Print one part of the plan as JSON. Raises UsageError if there is no such part or
+    instance."""
+    if name not in _PARTS:
+        hint = did_you_mean(name, _PARTS)
+        raise UsageError(f"a plan has no part `{name}`", hint=hint, code="CT909")
+    if instance is not None:
+        chosen = [process for process in plan.processes if process.instance == instance]
+        if not chosen:
+            message = f"no process runs on instance {instance}"
+            raise UsageError(message, hint="the instances are numbered from 0", code="CT909")
+        plan = replace(plan, processes=chosen)
+    content = {**plan.to_dict(), "numbers": plan.to_numbers()}
+    print_json(content.get(name))
 
 
 def _say_upload(plan: Plan, submission: SubmitOptions) -> None:
@@ -225,7 +274,7 @@ def _known_format(form: str, target: str) -> str:
     if form in names:
         return form
     message = f"invalid value for `--format` / `-f`: `{form}` is not one of {quoted(names)}"
-    raise UsageError(message, hint=did_you_mean(form, names))
+    raise UsageError(message, hint=did_you_mean(form, names), code="CT909")
 
 
 def _for_the_tool(plan: Plan, form: str) -> str:
@@ -292,13 +341,13 @@ def check_command(
         if submission.pin:
             file = inputs.pinned(file, target, offline=online is False)
         plan = inputs.plan_of(file, target, submission, online=online)
-    except CloudtrainError as error:
+    except JobError as error:
         if not json:
             raise
-        print_json(list(map(_problem_json, error.problems)))
+        print_json(list(map(problem_json, error.problems)))
         raise typer.Exit(error.exit_code) from None
     if json:
-        print_json(list(map(_finding_json, plan.findings)))
+        print_json(list(map(finding_json, plan.findings)))
     elif plan.findings:
         notices = [finding.notice() for finding in plan.findings]
         show(Document(notices), sys.stdout)
@@ -306,26 +355,6 @@ def check_command(
         say(f"{submission.job}: no problems found for {plan.target}")
     if plan.errors:
         raise typer.Exit(2)
-
-
-def _finding_json(finding: Finding) -> JsonObject:
-    """Return a finding as JSON data. `line` is LINE of the position `FILE:LINE:COLUMN`; null
-    without a position."""
-    data = finding._asdict()
-    data["level"] = finding.level.value
-    line = re.search(r":([0-9]+):[0-9]+$", finding.place or "")
-    data["line"] = int(line[1]) if line else None
-    return data
-
-
-def _problem_json(problem: Problem) -> JsonObject:
-    """Convert a problem of an invalid job file to JSON data with the same fields as a finding."""
-    place = problem.file
-    if problem.line is not None:
-        place = f"{problem.file}:{problem.line}:{problem.column}"
-    hint = problem.hint or more_about(problem.code)
-    finding = Finding(problem.code, Level.ERROR, problem.message, hint, problem.path, place)
-    return _finding_json(finding) | {"line": problem.line}
 
 
 class Explanation(NamedTuple):
@@ -356,24 +385,26 @@ def explain_command(
       cloudtrain explain            # every rule and error, one per line
       cloudtrain explain CT101
     """
-    from cloudtrain.job.codes import error_codes
+    from cloudtrain.job.problems import error_codes
 
-    errors = error_codes()
+    explanations = {rule.code: _of_rule(rule) for rule in all_rules()}
+    for name, error in error_codes().items():
+        explanations[name] = _of_error(error)
     if code is None:
-        rules = map(_of_rule, all_rules())
-        explanations = sorted([*rules, *map(_of_error, errors.values())])
+        in_order = sorted(explanations.values())
         if json:
-            print_json([item._asdict() for item in explanations])
+            print_json([item._asdict() for item in in_order])
         else:
-            rows = [(item.code, item.level, item.summary) for item in explanations]
+            rows = [(item.code, item.level, item.summary) for item in in_order]
             show_table(("CODE", "LEVEL", "WHAT IT FINDS"), rows)
         return
 
-    error = errors.get(code.upper())
-    if error is None:
-        explanation = _of_rule(rule_named(code))
-    else:
-        explanation = _of_error(error)
+    explanation = explanations.get(code.upper())
+    if explanation is None:
+        near = did_you_mean(code.upper(), explanations)
+        hint = near if isinstance(near, NearName) else "`cloudtrain explain` lists all codes"
+        message = f"no rule and no error has the code `{shortened(code)}`"
+        raise UsageError(message, hint=hint, code="CT929")
     if json:
         print_json(explanation._asdict())
     else:
@@ -395,9 +426,8 @@ def _page_of(item: Explanation) -> Document:
 
 
 def _of_rule(rule: Rule) -> Explanation:
-    # a check that protects the user's money is never ignored
-    ignorable = can_be_ignored(rule.code)
-    return Explanation(rule.code, str(rule.level), rule.summary, rule.explanation, ignorable)
+    level = str(rule.level)
+    return Explanation(rule.code, level, rule.summary, rule.explanation, rule.can_be_ignored)
 
 
 def _of_error(error: ErrorCode) -> Explanation:

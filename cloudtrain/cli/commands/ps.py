@@ -2,15 +2,13 @@ from __future__ import annotations
 
 import sys
 from contextlib import suppress
-from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 import cloudtrain as ct
 from cloudtrain.cli import options
-from cloudtrain.cli.options import LogLevel, argument, flag, option
+from cloudtrain.cli.options import LogLevel, flag, option
 from cloudtrain.cli.runs import (
     moment_of,
     outlived_by,
@@ -18,16 +16,16 @@ from cloudtrain.cli.runs import (
     run_named,
     seconds_of,
     status_json,
+    tag_of,
 )
-from cloudtrain.cli.terminal import has_color, print_json, print_lines, say, show, typed
-from cloudtrain.errors import CloudtrainError, NothingWritten, UsageError, did_you_mean, join_names
-from cloudtrain.lifecycle.runs.run import bundled, is_new, leave_out, source_of
-from cloudtrain.plans.states import Metrics, RunState
-from cloudtrain.system.processes import listening
+from cloudtrain.cli.terminal import has_color, print_json, say, show, typed
+from cloudtrain.errors import CloudtrainError, UsageError, did_you_mean
+from cloudtrain.plans.states import RunState
+from cloudtrain.plans.status import run_document
 
 if TYPE_CHECKING:
     from cloudtrain.lifecycle.runs.run import Run
-    from cloudtrain.plans.states import RunStatus
+    from cloudtrain.plans.progress import RunStatus
 
 _WHERE = option(
     "--where",
@@ -61,6 +59,8 @@ def ps_command(
     size: Annotated[
         bool, flag("--size", "Show the size of each run's folder on this machine.")
     ] = False,
+    wide: Annotated[bool, flag("--wide", "Show what the machines of active runs do.")] = False,
+    shortened: options.Short = False,
     json: options.Json = False,
 ) -> None:
     """List runs, the newest first.
@@ -83,7 +83,7 @@ def ps_command(
         job=job,
         target=target,
         profile=profile,
-        tags=dict(map(_tag, tag or ())),
+        tags=dict(map(tag_of, tag or ())),
         where=where or (),
         rehearsals=rehearsals or everything or job is not None,
         trials=trials,
@@ -97,9 +97,9 @@ def ps_command(
             if size:
                 row["size"] = run.size
             rows.append(row)
-        print_json(rows)
+        print_json(rows, short=shortened)
     elif runs:
-        show(runs.document(with_size=size), sys.stdout)
+        show(runs.document(with_size=size, with_machines=wide), sys.stdout)
         for run in runs:
             if run.waits:
                 say(f"`{run.name}`: {run.last_status.reason}")
@@ -121,16 +121,7 @@ def _states_of(active: bool, state: str | None) -> list[RunState]:
         return [RunState(state)]
     except ValueError:
         hint = did_you_mean(state, list(map(str, RunState)))
-        raise UsageError(f"there is no state `{state}`", hint=hint) from None
-
-
-def _tag(text: str) -> tuple[str, str]:
-    """Split a tag such as `team=vision` into key and value."""
-    key, equals, value = text.partition("=")
-    if not equals:
-        hint = f"write name and value: `--tag {text}=VALUE`"
-        raise UsageError(f"`{text}` is not a tag", hint=hint)
-    return key, value
+        raise UsageError(f"there is no state `{state}`", hint=hint, code="CT909") from None
 
 
 def _nothing(active: bool, state: str | None, job: str | None, *, has_labels: bool) -> str:
@@ -143,7 +134,14 @@ def _nothing(active: bool, state: str | None, job: str | None, *, has_labels: bo
     return f"there is no run{of_job} yet; start one with `cloudtrain submit bundled:digits_ddp`"
 
 
-def status_command(name: options.RunName, json: options.Json = False) -> None:
+def status_command(
+    name: options.RunName,
+    stacks: Annotated[
+        bool, flag("--stacks", "Show where each rank is in its code now, and who holds it up.")
+    ] = False,
+    shortened: options.Short = False,
+    json: options.Json = False,
+) -> None:
     """Show the state of a run and why it failed.
 
     The exit code is 0 in every state. `cloudtrain wait` exits with 1 when the run did not succeed.
@@ -152,44 +150,46 @@ def status_command(name: options.RunName, json: options.Json = False) -> None:
     Examples:
       cloudtrain status last
       cloudtrain status digits-ddp-3f9a
+      cloudtrain status last --stacks
       cloudtrain status last --json | jq -r .state
     """
     run = run_named(name)
-    status = run.status()
+    if stacks:
+        _print_stacks(run, as_json=json)
+        return
+    status = run.status() if run.is_sweep else run.observe()
     if run.is_sweep:
-        _print_sweep(run, status, as_json=json)
+        _print_sweep(run, status, as_json=json, short=shortened)
     elif json:
-        print_json(status_json(run, status))
+        print_json(status_json(run, status), short=shortened)
     else:
-        from cloudtrain.plans.status import run_document
-
         more = {"job": run.job_name}
         if run.directory is not None:
             more["folder"] = str(run.directory)
         page = run_document(run.name, str(run.ref), status, more)
         show(page, sys.stdout)
         has_failed = status.state in (RunState.FAILED, RunState.LOST)
-        if status.started is not None and not status.metrics and not has_failed:
+        is_known = status.main is not None or status.metrics
+        if status.started is not None and not is_known and not has_failed:
             _say_how_to_get_metrics(run)
 
 
-_READ = 2000
-"""Lines of output in which a status looks for metrics, because the states of some targets do not
-have them."""
+def _print_stacks(run: Run, *, as_json: bool) -> None:
+    # what it imports, a status without stacks need not wait for
+    from cloudtrain.signals.stacks import stacks_document, stacks_json
+
+    looks = run.stacks()
+    if as_json:
+        print_json(stacks_json(looks))
+    else:
+        show(stacks_document(looks), sys.stdout)
 
 
 def _say_how_to_get_metrics(run: Run) -> None:
-    """Print on stderr how a run without metrics gets some; nothing if its first lines have some or
-    cannot be read."""
+    """Print on stderr how a run without metrics gets some."""
     with suppress(CloudtrainError):  # such as for a run that another machine submitted
         sent_job = run.show()
-        if sent_job.kept.kind != "training" or sent_job.job.get("metrics"):
-            return
-
-        metrics = Metrics()
-        lines = list(islice(run.logs(), _READ))
-        has_metrics = any(metrics.of(line) for line in lines)
-        if len(lines) < _READ and not has_metrics:
+        if sent_job.kept.kind == "training" and not sent_job.job.get("metrics"):
             pattern = typed("--set", "metrics.loss=loss[=: ]+([0-9.e+-]+)")
             say(
                 "no metrics: call `runtime.report(loss=loss)`, or name a pattern of your "
@@ -197,7 +197,7 @@ def _say_how_to_get_metrics(run: Run) -> None:
             )
 
 
-def _print_sweep(run: Run, status: RunStatus, *, as_json: bool) -> None:
+def _print_sweep(run: Run, status: RunStatus, *, as_json: bool, short: bool) -> None:
     """Print the status of a sweep, with its trials or as JSON with its cost."""
     from cloudtrain.lifecycle.runs.sweep import sweep_document, sweep_of
 
@@ -209,7 +209,7 @@ def _print_sweep(run: Run, status: RunStatus, *, as_json: bool) -> None:
         data |= {"cost": None, "cost_left": None}
         if cost is not None:
             data |= {"cost": cost.spent, "cost_left": cost.left}
-        print_json(data)
+        print_json(data, short=short)
         return
 
     more = {"sweep": run.job_name, "continues": sweep.continues, "folder": run.directory}
@@ -251,6 +251,7 @@ def wait_command(
 def stop_command(
     names: Annotated[list[str], options.run_names("Runs")],
     wait: Annotated[bool, flag("--wait", "Wait until the runs have ended.")] = False,
+    json: options.Json = False,
 ) -> None:
     """Stop runs gracefully.
 
@@ -266,7 +267,9 @@ def stop_command(
     for run in runs:
         if run.can_stop:
             require_consent("stop", run)
+    asked = list[bool]()
     for run in runs:
+        asked.append(run.can_stop)
         if run.can_stop:
             run.stop()
             say(f"`{run.name}` was asked to stop")
@@ -276,25 +279,20 @@ def stop_command(
     if wait:
         for run in runs:
             say(f"`{run.name}` is {run.wait().state}")
+    if json:
+        data = []
+        for run, was_asked in zip(runs, asked, strict=True):
+            state = str(run.last_status.state)
+            data.append({"name": run.name, "asked_to_stop": was_asked, "state": state})
+        print_json(data)
 
 
 def logs_command(
     name: options.RunName,
     follow: Annotated[bool, flag("--follow -f", "Follow until the run ends.")] = False,
-    trial: Annotated[
-        int | None, option("--trial", "N", "For a sweep: show the output of this trial.", min=1)
-    ] = None,
-    rank: Annotated[
-        int | None, option("--rank", "N", "Only the process of this rank.", min=0)
-    ] = None,
-    instance: Annotated[
-        str | None,
-        option(
-            "--instance --host",
-            "N",
-            "Only this instance: its number from 0, or its name, such as `algo-1`.",
-        ),
-    ] = None,
+    trial: options.Trial = None,
+    rank: options.Rank = None,
+    instance: options.Instance = None,
     tail: Annotated[
         int | None,
         option(
@@ -361,84 +359,3 @@ def logs_command(
         run, form, follow=follow, rank=rank, instance=number, tail=tail, selection=selection
     )
     raise typer.Exit(code)
-
-
-_NAMED = 5
-"""Maximum number of lines for the ignore file that the notice shows."""
-
-
-def download_command(
-    name: options.RunName,
-    path: Annotated[
-        str,
-        argument(
-            "[PATH]",
-            "`model/`, `outputs/NAME`, `checkpoint/` or `logs/`; a local run also has `outputs/` "
-            "(all outputs) and `work/`. Default: everything.",
-            autocompletion=options.parts,
-        ),
-    ] = "",
-    to: Annotated[
-        Path | None,
-        option("--to", "DIR", "The folder to copy into. Default: a folder with the run's name."),
-    ] = None,
-    json: options.Json = False,
-) -> None:
-    """Copy what a run wrote: model, outputs, checkpoint, logs.
-
-    `work/` holds the files that the script of a local run wrote into its working folder.
-
-    Later bundles of code leave the copies out: a new folder inside your project gets a
-    `.cloudtrainignore`.
-
-    Prints the path of each copied file on stdout. The exit code is 1 when there is nothing to copy.
-
-    \b
-    Examples:
-      cloudtrain download last model/
-      cloudtrain download last work/
-      cloudtrain download digits-ddp-3f9a --to results
-    """
-    run = run_named(name)
-    folder = to or Path(run.name)
-    source = source_of(run)
-    is_new_folder = is_new(folder)
-    try:
-        with listening(say):
-            files = run.download(path, folder)
-    except NothingWritten:
-        files = []
-    finally:
-        # also after an error, which may leave some files there
-        if is_new_folder:
-            leave_out(folder, (source, Path()))
-    if json:
-        print_json(list(map(str, files)))
-    else:
-        print_lines(map(str, files))
-
-    if not files:
-        _say_nothing_written(run, path)
-        raise typer.Exit(1)
-    lines = [] if source is None else bundled(files, folder, source)
-    if lines:
-        named = join_names(lines, _NAMED)
-        say(
-            f"the next submit of `{run.job_name}` bundles these copies as code; if they are "
-            f"data, add to `{source}/.cloudtrainignore`: {named}"
-        )
-
-
-def _say_nothing_written(run: Run, path: str) -> None:
-    """Say that there is nothing to download, and where the files may be instead."""
-    words = f"`{run.name}` wrote no files"
-    if path:
-        words += f" to `{path}`"
-    yet = "" if run.state.is_final else " yet"
-    say(words + yet)
-
-    if path and run.working_files:
-        command = typed("cloudtrain", "download", run.name, "work/")
-        say(f"the files in its working folder: {command}")
-    elif path.strip("/") == "model" and not yet:
-        say("save the model in `runtime.model_dir()`, the folder that $CLOUDTRAIN_MODEL_DIR names")

@@ -13,14 +13,14 @@ from cloudtrain.cli.app import Command, new_group, refuse_flags
 from cloudtrain.cli.options import flag, option
 from cloudtrain.cli.runs import confirm, require_consent, run_named, seconds_of
 from cloudtrain.cli.terminal import counted, print_json, print_lines, say, show_table
-from cloudtrain.errors import UsageError, did_you_mean
+from cloudtrain.errors import PersonNeeded, UsageError, did_you_mean
 from cloudtrain.job.model import format_duration, parse_size
 from cloudtrain.plans.states import RunState
-from cloudtrain.targets.settings import load_settings
+from cloudtrain.targets.settings import load_settings, read_environment
 
 if TYPE_CHECKING:
     from cloudtrain.lifecycle.runs.run import Run
-    from cloudtrain.plans.states import QueuedRun
+    from cloudtrain.plans.progress import QueuedRun
     from cloudtrain.targets.contract import KeepsQueue
 
 
@@ -59,8 +59,7 @@ def queue(
         return
     from cloudtrain.lifecycle.runs.find import queue_of
 
-    settings = load_settings()
-    runs = queue_of(target or settings.default_target, settings).queue()
+    runs = queue_of(target or load_settings().default_target, read_environment()).queue()
     if json:
         rows = [{"name": run.ref.name, **run._asdict(), "ref": str(run.ref)} for run in runs]
         print_json(rows)
@@ -90,6 +89,7 @@ def move(
         str | None,
         option("--before", "OTHER", "Move it before this run.", autocompletion=options.runs),
     ] = None,
+    json: options.Json = False,
 ) -> None:
     """Change the place of a waiting run in the queue.
 
@@ -114,7 +114,9 @@ def move(
     next_ref = None if other is None else other.ref
     _queue_of(run).move(run.ref, before=next_ref, last=last)
     place = run.status().queue_place
-    if place is None:
+    if json:
+        print_json({"name": run.name, "place": place})
+    elif place is None:
         say(f"`{run.name}` has started")
     else:
         say(f"`{run.name}` has place {place}")
@@ -123,6 +125,7 @@ def move(
 @queue_command.command(cls=Command)
 def drop(
     names: Annotated[list[str], options.run_names("Waiting runs")],
+    json: options.Json = False,
 ) -> None:
     """Stop waiting runs. A run that has started is never stopped.
 
@@ -137,6 +140,8 @@ def drop(
     for run in runs:
         _queue_of(run).drop(run.ref)
         say(f"`{run.name}` was dropped before it started")
+    if json:
+        print_json({"dropped": [run.name for run in runs]})
 
 
 def _queue_of(run: Run) -> KeepsQueue:
@@ -150,7 +155,7 @@ def _queue_of(run: Run) -> KeepsQueue:
         )
         message = f"`{run.name}` is a sweep, and only its trials wait in the queue"
         raise UsageError(message, hint=hint, code="CT940")
-    return queue_of(run.target, load_settings())
+    return queue_of(run.target, read_environment())
 
 
 @options.silent
@@ -201,6 +206,7 @@ def prune_command(
         bool, flag("--dry-run", "Print the names without removing the runs.")
     ] = False,
     yes: Annotated[bool, flag("--yes -y", "Do not ask for confirmation.")] = False,
+    json: options.Json = False,
 ) -> None:
     """Remove old, failed or large runs, and keep the best.
 
@@ -218,7 +224,9 @@ def prune_command(
 
     if by is not None and keep is None:
         hint = f"write for example `--keep 3 --by {by}`"
-        raise UsageError("`--by` needs `--keep`, the number of runs to keep", hint=hint)
+        raise UsageError(
+            "`--by` needs `--keep`, the number of runs to keep", hint=hint, code="CT902"
+        )
     filters = (older_than, state, job, larger_than, keep)
     if all(option is None for option in filters):
         hint = "write for example `cloudtrain prune --older-than 30d`"
@@ -236,21 +244,23 @@ def prune_command(
         matches = [run for run in matches if (run.size or 0) > least]
 
     if dry_run:
-        print_lines(run.name for run in matches)
+        names = [run.name for run in matches]
+        if json:
+            print_json({"would_remove": names})
+            return
+        print_lines(names)
         if not matches:
             say("no run matches; nothing would be removed")
         return
 
     count = counted(len(matches), "run")
     question = f"remove {count}?"
-    if matches and not yes and not confirm(question):
+    if matches and not yes and (json or not confirm(question)):
         hint = "add `--yes` to remove, or `--dry-run` to list"
-        raise UsageError(f"{count} would be removed; nothing was removed", hint=hint)
+        raise PersonNeeded(f"{count} would be removed; nothing was removed", hint=hint)
 
-    for run in matches:
-        run.remove()
-        print_lines([run.name])
-    clean(load_settings().state_dir)
+    _remove(matches, as_json=json)
+    clean(read_environment().state_dir)
     if not matches:
         say("no run matches; nothing was removed")
 
@@ -261,7 +271,7 @@ def _states(names: Iterable[str] | None) -> list[RunState]:
     for name in names or ():
         if name not in final:
             hint = did_you_mean(name, list(map(str, final)))
-            raise UsageError(f"`{name}` is not a final state", hint=hint)
+            raise UsageError(f"`{name}` is not a final state", hint=hint, code="CT909")
     return list(map(RunState, names or ()))
 
 
@@ -276,7 +286,9 @@ def _beyond(runs: list[Run], keep: int, by: str | None) -> list[Run]:
     names = set[str]().union(*metrics.values())
     if metrics and metric not in names:
         hint = did_you_mean(metric, names) or "leave out `--by` to keep the newest runs"
-        raise UsageError(f"no run has the metric `{metric}`; nothing was removed", hint=hint)
+        raise UsageError(
+            f"no run has the metric `{metric}`; nothing was removed", hint=hint, code="CT929"
+        )
 
     def rank(run: Run) -> tuple[bool, float]:
         value = metrics[run.name].get(metric)
@@ -300,11 +312,14 @@ def _size(text: str) -> int:
     try:
         return parse_size(text)
     except ValueError as error:
-        raise UsageError(str(error), hint="write a number with a unit: `500m`, `1g`") from None
+        raise UsageError(
+            str(error), hint="write a number with a unit: `500m`, `1g`", code="CT909"
+        ) from None
 
 
 def rm_command(
     names: Annotated[list[str], options.run_names("Runs")],
+    json: options.Json = False,
 ) -> None:
     """Remove ended runs from this machine.
 
@@ -320,6 +335,14 @@ def rm_command(
     # before any is removed, so that a refusal leaves all of them
     for run in runs.values():
         require_consent("rm", run)
-    for run in runs.values():
+    _remove(list(runs.values()), as_json=json)
+
+
+def _remove(runs: Sequence[Run], *, as_json: bool) -> None:
+    """Remove runs, and print their names: each as soon as it is removed, or all as JSON."""
+    for run in runs:
         run.remove()
-        print_lines([run.name])
+        if not as_json:
+            print_lines([run.name])
+    if as_json:
+        print_json({"removed": [run.name for run in runs]})

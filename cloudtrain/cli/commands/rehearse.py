@@ -64,8 +64,9 @@ def rehearse_command(
 
     The job runs on this machine three times: without interruption, interrupted by SIGTERM at a step
     (as a spot instance is), and resumed from the checkpoint. The exit code is 0 when the resumed
-    losses equal the losses of the uninterrupted run. Otherwise it is 1, and the report names the
-    first step that differs and likely causes.
+    losses equal the losses of the uninterrupted run, and 1 if they differ: the report names the
+    first step that differs and likely causes. It is 4 if the rehearsal could not be carried out,
+    for example because the script failed or ended before the interruption.
 
     \b
     Examples:

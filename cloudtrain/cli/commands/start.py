@@ -1,11 +1,10 @@
 from __future__ import annotations
 
-import json
 import os
-import re
 import sys
 from contextlib import suppress
 from enum import Enum
+from json import dumps, loads
 from pathlib import Path
 from typing import Annotated
 
@@ -16,8 +15,11 @@ from cloudtrain.cli.options import argument, flag, option
 from cloudtrain.cli.terminal import print_json, print_lines, say, show_table, typed
 from cloudtrain.code.bundled import copy_script, script_files, script_path, script_summaries
 from cloudtrain.code.ignore import IGNORE_FILE
+from cloudtrain.documents import JsonObject
+from cloudtrain.documents.yaml_text import plain_scalar, write_yaml
 from cloudtrain.errors import UsageError, did_you_mean, quoted
 from cloudtrain.job.schema import job_schema
+from cloudtrain.job.script import distribution_of, job_name_from, syntax_of_script
 
 _SCHEMA = "job.schema.json"
 """The name of the JSON Schema file for editors, which is written beside the job file."""
@@ -27,53 +29,45 @@ _FOLDERS = ("src", "code", "scripts", "training")
 
 
 def init_command(
-    path: Annotated[Path, argument("[FILE]", "The job file to write.")] = Path("job.yaml"),
+    path: Annotated[
+        Path,
+        argument("[FILE]", "The job file to write, or your training script for a `job.yaml`."),
+    ] = Path("job.yaml"),
     script: Annotated[
         Path | None,
         option("--script", "FILE", "Your training script. Default: cloudtrain looks for it."),
     ] = None,
     name: Annotated[str | None, option("--name", "NAME", "The job's name.")] = None,
     force: Annotated[bool, flag("--force", "Replace the file if it exists.")] = False,
+    json: options.Json = False,
 ) -> None:
     """Write a first job file.
 
-    The file holds the fields that most jobs need, with comments. An existing file is replaced only
-    with --force. Also writes a JSON Schema, so that editors can complete the file, and a first
-    `.cloudtrainignore`.
+    The file holds the fields that most jobs need, with comments, and as hyperparameters the options
+    that your script adds with argparse. An existing file is replaced only with --force. Also writes
+    a JSON Schema, so that editors can complete the file, and a first `.cloudtrainignore`.
 
     \b
     Examples:
       cloudtrain init
-      cloudtrain init --script src/train.py
+      cloudtrain init train.py
       cloudtrain init jobs/big.yaml --script src/train.py --name big
     """
-    if path.is_dir():
-        command = typed("cloudtrain", "init", str(path / "job.yaml"))
-        hint = f"{command} writes a job file there"
-        raise UsageError(f"`{path}` is a folder", hint=hint)
-    if path.suffix.lower() not in (".yaml", ".yml"):
-        command = typed("cloudtrain", "init", str(path.with_suffix(".yaml")))
-        hint = f"type {command}"
-        message = f"`cloudtrain init` writes YAML, but `{path}` does not end in `.yaml`"
-        raise UsageError(message, hint=hint)
-    if path.exists() and not force:
-        hint = f"{typed('cloudtrain', 'init', str(path), '--force')} replaces it"
-        raise UsageError(f"`{path}` already exists", hint=hint)
-
+    if path.suffix == ".py" and script is None:
+        script = path
+        path = Path("job.yaml")
+    _check_files(path, script, force=force)
     training_script = script if script is not None else _script_in(path)
-    if script is not None and not script.is_file():
-        hint = "write the script first, or start from a bundled one: `cloudtrain scripts list`"
-        raise UsageError(f"there is no file `{script}`", hint=hint, code="CT903")
 
     if name is None:
-        words = re.findall(r"[a-zA-Z0-9]+", path.parent.absolute().name)
-        name = "-".join(words)[:40].rstrip("-") or "training"
+        name = job_name_from(path.parent.absolute().name)
     else:
         ct.TrainingJob(name=name, entry_point="train.py")  # refuses a name that is not valid
 
-    schema = json.dumps(job_schema(), indent=1, ensure_ascii=False) + "\n"
-    files = {path: _job_text(path, training_script, name), path.parent / _SCHEMA: schema}
-    source = training_script.parent if training_script.parent.is_dir() else path.parent
+    schema = dumps(job_schema(), indent=1, ensure_ascii=False) + "\n"
+    source = _source_of(training_script, path.parent)
+    text = _job_text(path, training_script, name, source)
+    files = {path: text, path.parent / _SCHEMA: schema}
     ignore_file = source / IGNORE_FILE
     if not ignore_file.exists():
         files[ignore_file] = Path(__file__).with_name("cloudtrainignore.txt").read_text("utf-8")
@@ -82,13 +76,44 @@ def init_command(
             file.write_text(text, encoding="utf-8")
         except OSError as error:
             message = f"cannot write `{file}`: {error.strerror}"
-            raise UsageError(message, hint="name another file") from None
+            raise UsageError(message, hint="name another file", code="CT903") from None
 
+    if json:
+        print_json({"files": list(map(str, files))})
+        return
     print_lines(map(str, files))
     missing = "" if training_script.is_file() else f"write `{training_script}`, then "
     check = typed("cloudtrain", "check", str(path))
     submit = typed("cloudtrain", "submit", str(path))
     say(f"next: {missing}{check}, {submit}")
+
+
+def _check_files(path: Path, script: Path | None, *, force: bool) -> None:
+    """Raise UsageError if no job file can be written to `path`, or if there is no such script."""
+    if path.is_dir():
+        command = typed("cloudtrain", "init", str(path / "job.yaml"))
+        hint = f"{command} writes a job file there"
+        raise UsageError(f"`{path}` is a folder", hint=hint, code="CT903")
+    if path.suffix.lower() not in (".yaml", ".yml"):
+        command = typed("cloudtrain", "init", str(path.with_suffix(".yaml")))
+        hint = f"type {command}"
+        if path.suffix == ".ipynb":
+            export = typed("jupyter", "nbconvert", "--to", "script", str(path))
+            script_command = typed("cloudtrain", "init", str(path.with_suffix(".py")))
+            hint = f"export the notebook with {export}, then type {script_command}"
+        elif path.suffix in (".sh", ".sbatch"):
+            hint = f"type {typed('cloudtrain', 'adopt', str(path))}"
+        message = f"`cloudtrain init` writes YAML, but `{path}` does not end in `.yaml`"
+        raise UsageError(message, hint=hint, code="CT909")
+    if script is not None and not script.is_file():
+        hint = "write the script first, or start from a bundled one: `cloudtrain scripts list`"
+        raise UsageError(f"there is no file `{script}`", hint=hint, code="CT903")
+    if path.exists() and not force:
+        words = ["cloudtrain", "init", str(path), "--force"]
+        if script is not None:
+            words += ["--script", str(script)]
+        hint = f"{typed(*words)} replaces it"
+        raise UsageError(f"`{path}` already exists", hint=hint, code="CT910")
 
 
 def _script_in(file: Path) -> Path:
@@ -113,24 +138,48 @@ def _script_in(file: Path) -> Path:
     return folder / "train.py"
 
 
-def _job_text(path: Path, script: Path, name: str) -> str:
-    """Return the text of the job file `path`."""
-    folder = os.path.relpath(script.parent.absolute(), path.parent.absolute())
+def _source_of(script: Path, folder: Path) -> Path:
+    """Return the folder of the code: `folder` if that is a project which contains the script, whose
+    packages it may import; otherwise the script's own."""
+    is_inside = script.absolute().is_relative_to(folder.absolute())
+    is_project = is_inside and (folder / "pyproject.toml").is_file()
+    return folder if is_project else script.parent
+
+
+def _job_text(path: Path, script: Path, name: str, source: Path) -> str:
+    """Return the text of the job file `path`, with the code in the folder `source`."""
+    folder = os.path.relpath(source.absolute(), path.parent.absolute())
+    entry_point = os.path.relpath(script.absolute(), source.absolute())
     template = Path(__file__).with_name("job.yaml.txt").read_text("utf-8")
     return template.format(
-        name=_yaml(name),
-        source_dir=_yaml(Path(folder).as_posix()),
+        name=plain_scalar(name),
+        source_dir=plain_scalar(Path(folder).as_posix()),
         schema=_SCHEMA,
         distribution=_distribution(script),
-        script=_yaml(script.name),
+        hyperparameters=_hyperparameters(script),
+        script=plain_scalar(Path(entry_point).as_posix()),
     )
+
+
+def _hyperparameters(script: Path) -> str:
+    """Return the job file's lines about hyperparameters: the script's options with their defaults,
+    or without any, comments with an example."""
+    with suppress(UsageError):  # the script does not exist yet, or is not valid Python
+        options = dict(syntax_of_script(script).options)
+        if options:
+            return write_yaml({"hyperparameters": options}).rstrip()
+    return _NO_HYPERPARAMETERS
+
+
+_NO_HYPERPARAMETERS = """\
+# hyperparameters:            # reach the script as `--epochs 3 --learning_rate 0.01`
+#   epochs: 3
+#   learning_rate: 0.01"""
 
 
 def _distribution(script: Path) -> str:
     """Return the job file's line about the distribution. It is for torch if the script cannot be
     read, and a comment if its processes would not work together."""
-    from cloudtrain.job.script import distribution_of
-
     kind: str | None = "torch"
     if script.is_file() and script.suffix == ".py":
         with suppress(UsageError):  # the script is not valid Python, which `check` reports
@@ -148,20 +197,15 @@ def _distribution(script: Path) -> str:
     return f"distribution: {{type: {kind}}}"
 
 
-def _yaml(text: str) -> str:
-    """Return `text` as a YAML scalar, quoted as in JSON if YAML would read the plain text as
-    something else."""
-    from cloudtrain.documents.yaml_text import read_scalar
-
-    if re.fullmatch(r"[A-Za-z0-9_./][A-Za-z0-9_./-]*", text) and read_scalar(text) == text:
-        return text
-    return json.dumps(text, ensure_ascii=False)
-
-
 class Kind(str, Enum):
     training = "training"
     processing = "processing"
     sweep = "sweep"
+
+
+@options.silent
+def _output_names(_: str) -> list[str]:
+    return [*_outputs()]
 
 
 def schema_command(
@@ -169,6 +213,19 @@ def schema_command(
         Kind,
         option("--kind", "KIND", "The kind of job file: training (default), processing or sweep."),
     ] = Kind.training,
+    output: Annotated[
+        str | None,
+        option(
+            "--output",
+            "NAME",
+            "Print the schema of what a command prints with `--json`, such as plan, plan-short, "
+            "status or error.",
+            autocompletion=_output_names,
+        ),
+    ] = None,
+    _json: Annotated[
+        bool, flag("--json", "The schema is JSON anyway; so is an error then.")
+    ] = False,
 ) -> None:
     """Print the JSON Schema of a job file, for editors.
 
@@ -177,10 +234,25 @@ def schema_command(
       cloudtrain schema > job.schema.json
       cloudtrain schema --kind processing > processing.schema.json
       cloudtrain schema --kind sweep > sweep.schema.json
+      cloudtrain schema --output status
       # first line of job.yaml, for editors with the YAML language server:
       # yaml-language-server: $schema=job.schema.json
     """
-    print_json(job_schema(kind.value))
+    if output is None:
+        print_json(job_schema(kind.value))
+        return
+    schemas = _outputs()
+    if output not in schemas:
+        hint = did_you_mean(output, schemas)
+        raise UsageError(f"no command prints `{output}`", hint=hint, code="CT929")
+    print_json(schemas[output])
+
+
+def _outputs() -> dict[str, JsonObject]:
+    """Return the schema of each output, by its name."""
+    file = Path(__file__).parents[1] / "outputs.json"
+    schemas: dict[str, JsonObject] = loads(file.read_text("utf-8"))
+    return schemas
 
 
 scripts_command = new_group(needs_command=True)
@@ -224,6 +296,7 @@ def show_script(
     file: Annotated[
         str, option("--file", "FILE", "The file to print. Default: train.py.")
     ] = "train.py",
+    json: options.Json = False,
 ) -> None:
     """Print a file of a bundled script.
 
@@ -237,7 +310,11 @@ def show_script(
         owner = script_path(name).name
         hint = did_you_mean(file, files)
         raise UsageError(f"`{owner}` has no file `{file}`", hint=hint, code="CT903")
-    sys.stdout.write(files[file].read_text(encoding="utf-8"))
+    text = files[file].read_text(encoding="utf-8")
+    if json:
+        print_json({"name": name, "file": file, "text": text})
+    else:
+        sys.stdout.write(text)
 
 
 @scripts_command.command(cls=Command)
@@ -246,6 +323,7 @@ def copy(
     destination: Annotated[
         Path | None, argument("[DEST]", "A new or empty folder. Default: NAME.")
     ] = None,
+    json: options.Json = False,
 ) -> None:
     """Copy a bundled script as a start for your own.
 
@@ -256,6 +334,9 @@ def copy(
     if destination is None:
         destination = Path(script_path(name).name)
     folder = copy_script(name, destination)
+    if json:
+        print_json({"folder": str(folder)})
+        return
     print_lines([str(folder)])
     submit = typed("cloudtrain", "submit", f"{folder}/job.yaml")
     say(f"edit the files in `{folder}`, then run {submit}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import cloudtrain as ct
-from cloudtrain.cli import options
+from cloudtrain.cli import inputs, options
 from cloudtrain.cli.follow import follow, lines_so_far, upload_progress
 from cloudtrain.cli.options import (
     OF_THE_JOB,
@@ -19,7 +19,7 @@ from cloudtrain.cli.options import (
     option,
     with_submit_options,
 )
-from cloudtrain.cli.runs import outlived_by, require_consent, run_named
+from cloudtrain.cli.runs import approved, outlived_by, require_consent, run_named
 from cloudtrain.cli.terminal import (
     OutputError,
     print_json,
@@ -30,6 +30,7 @@ from cloudtrain.cli.terminal import (
     typed,
     width_of,
 )
+from cloudtrain.documents import JsonMapping
 from cloudtrain.errors import UsageError
 from cloudtrain.job.model import format_duration
 from cloudtrain.plans.document import on_one_line
@@ -65,6 +66,7 @@ def submit_command(
         bool,
         flag("--offline", "Do not check role, bucket, inputs and quota with the target first."),
     ] = False,
+    plan: options.PlanHash = None,
     detach: options.Detach = False,
     quiet: Annotated[
         bool, flag("--quiet -q", "Do not show what changed since the job's last run.")
@@ -89,9 +91,11 @@ def submit_command(
       cloudtrain submit job.yaml --dry-run
       cloudtrain submit job.yaml --target sagemaker --upload-only
       cloudtrain submit job.yaml --target sagemaker --profile research --detach
+      cloudtrain submit job.yaml --target sagemaker --plan 3f9a7c21d04e
     """
-    from cloudtrain.cli import inputs
-
+    if plan is not None and (dry_run or upload_only):
+        hint = "remove `--plan`"
+        raise UsageError("`--plan` is for a submit that sends it", hint=hint, code="CT902")
     if upload_only:
         flags = {"--dry-run": dry_run, "--detach": detach, "--queue": submission.queue is not None}
         for name in filter(flags.get, flags):
@@ -112,8 +116,14 @@ def submit_command(
         _upload(file, target, submission, as_json=json)
         return
 
-    on_run = print_detached(json) if detach else print_followed
-    run = _send(file, target, submission, on_run, online=not offline, quiet=quiet)
+    exactly = inputs.expected_plan(plan)
+    has_plan = exactly is not None
+    on_run = print_detached(json, has_plan=has_plan) if detach else print_followed(has_plan)
+
+    def send() -> Run:
+        return _send(file, target, submission, on_run, exactly, online=not offline, quiet=quiet)
+
+    run = approved(send, may_ask=not json)
     if not detach:
         raise typer.Exit(follow(run, as_json=json))
 
@@ -123,12 +133,12 @@ def _send(
     target: Where,
     submission: SubmitOptions,
     on_run: Callable[[Run], None],
+    exactly: str | JsonMapping | None,
     *,
     online: bool,
     quiet: bool,
 ) -> Run:
     """Submit the job, and show its plan and what changed since its last run."""
-    from cloudtrain.cli import inputs
 
     def on_plan(plan: Plan) -> None:
         show_plan(inputs.worded_plan(plan, submission))
@@ -142,6 +152,7 @@ def _send(
                 **inputs.choices(file, submission),
                 online=online,
                 file=file,
+                exactly=exactly,
                 on_plan=on_plan,
                 on_changes=None if is_quiet else show_changes,
                 on_bytes=upload_progress(),
@@ -154,8 +165,6 @@ def _send(
 
 def _upload(file: JobFile, target: Where, submission: SubmitOptions, *, as_json: bool) -> None:
     """Upload code and data, and print their paths in the target's storage."""
-    from cloudtrain.cli import inputs
-
     choices = inputs.choices(file, submission)
     with listening(say):
         plan = ct.upload(file.work, target, **choices, on_bytes=upload_progress())
@@ -186,6 +195,7 @@ def show_changes(changes: Changes | None) -> None:
     width = width_of(sys.stderr) or 80
     items = list(map(on_one_line, changes.items))
     # as many of the first changes as fit; of a very long one, the first lines
+    lines: list[str] = []
     for count in range(len(items), 0, -1):
         shown = items[:count]
         if count < len(items):
@@ -201,12 +211,17 @@ def show_changes(changes: Changes | None) -> None:
 _MOST_LINES = 3
 
 
-def print_followed(run: Run) -> None:
-    _say_history(run)
-    say(f"`{run.name}` was submitted; Ctrl-C leaves it running", "")
+def print_followed(has_plan: bool) -> Callable[[Run], None]:
+    """Return a function that says that a run is followed. `has_plan`: only one plan may be sent."""
+
+    def print_run(run: Run) -> None:
+        _say_history(run, has_plan=has_plan)
+        say(f"`{run.name}` was submitted; Ctrl-C leaves it running", "")
+
+    return print_run
 
 
-def print_detached(as_json: bool) -> Callable[[Run], None]:
+def print_detached(as_json: bool, *, has_plan: bool = False) -> Callable[[Run], None]:
     """Return a function that prints a run's name on stdout. If stdout cannot be written, it prints
     the name on stderr, because the run exists and costs money."""
 
@@ -218,7 +233,7 @@ def print_detached(as_json: bool) -> Callable[[Run], None]:
             "state": str(run.last_status.state),
             "adopted": run.adopted,
         }
-        _say_history(run)
+        _say_history(run, has_plan=has_plan)
         with outlived_by(run, OutputError, BrokenPipeError):
             if as_json:
                 print_json(reply)
@@ -233,10 +248,12 @@ def print_detached(as_json: bool) -> Callable[[Run], None]:
     return print_run
 
 
-def _say_history(run: Run) -> None:
-    """Report whether an interrupted command submitted `run`, and whether `run` waits for another
-    run. Also report other runs that interrupted commands submitted without reporting them."""
-    if run.adopted:
+def _say_history(run: Run, *, has_plan: bool) -> None:
+    """Report whether an earlier command submitted `run`, and whether `run` waits for another run.
+    Also report other runs that interrupted commands submitted without reporting them."""
+    if run.adopted and has_plan:
+        say(f"this plan was sent already, as `{run.name}`")
+    elif run.adopted:
         age = format_duration(int(max(0, time.time() - run.created)))
         say(
             f"`{run.name}` was submitted {age} ago by a command that was interrupted before it "
@@ -254,6 +271,7 @@ def rerun_command(
     run: options.RunName,
     set_: options.Set = None,
     name: Annotated[str | None, option("--name", "NAME", "Rename the job.")] = None,
+    plan: options.PlanHash = None,
     ignore: options.Ignore = None,
     offline: Annotated[
         bool,
@@ -281,21 +299,27 @@ def rerun_command(
     earlier = run_named(run)
     require_consent("rerun", earlier)
     skip = 0 if detach else lines_so_far(earlier)  # a sweep lists these lines again
+    exactly = inputs.expected_plan(plan)
+    has_plan = exactly is not None
     if detach:
-        on_run = print_detached(json)
+        on_run = print_detached(json, has_plan=has_plan)
     else:
-        on_run = _print_sweep_continues if earlier.is_sweep else print_followed
+        on_run = _print_sweep_continues if earlier.is_sweep else print_followed(has_plan)
 
-    try:
-        again = earlier.rerun(
+    def send() -> Run:
+        return earlier.rerun(
             list(set_ or ()),
             name=name,
             ignore=list(ignore or ()),
             online=not offline,
+            exactly=exactly,
             on_plan=show_plan,
             on_bytes=upload_progress(),
             on_run=on_run,
         )
+
+    try:
+        again = approved(send, may_ask=not json)
     except KeyboardInterrupt:
         say("", "interrupted while sending; `cloudtrain recover` reports whether the run exists")
         raise
@@ -311,6 +335,7 @@ def continue_command(
     name: options.RunName,
     trials: Annotated[int, option("--trials", "N", "Add N trials.", min=0)] = 0,
     detach: Annotated[bool, flag("--detach -d", "Return as soon as the sweep continues.")] = False,
+    json: options.Json = False,
 ) -> None:
     """Continue a sweep, with more trials if you like.
 
@@ -339,7 +364,7 @@ def continue_command(
         if sweep.name != run.name:
             say(f"`{sweep.name}` continues `{run.name}`")
         if detach:
-            print_detached(as_json=False)(sweep)
+            print_detached(json)(sweep)
         else:
             say(f"`{sweep.name}` continues; Ctrl-C leaves it running", "")
 
@@ -347,9 +372,10 @@ def continue_command(
         run.resume()
         tell(run)
     else:
-        run = sweep_of(run).resume(trials, on_run=tell)
+        sweep = sweep_of(run)
+        run = approved(lambda: sweep.resume(trials, on_run=tell), may_ask=not json)
     if not detach:
-        raise typer.Exit(follow(run, skip=skip))
+        raise typer.Exit(follow(run, as_json=json, skip=skip))
 
 
 def recover_command(json: options.Json = False) -> None:

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import typer
+
+from cloudtrain.cli import options
+from cloudtrain.cli.app import Command, new_group, refuse_flags
+from cloudtrain.cli.terminal import print_json, say, show_table
+from cloudtrain.errors import SettingsError
+from cloudtrain.lifecycle.detached.driven import ensure_sender
+from cloudtrain.lifecycle.notifications.channels import Channel, own_channels
+from cloudtrain.lifecycle.notifications.messages import deliver
+from cloudtrain.lifecycle.store.outbox import Event
+from cloudtrain.lifecycle.store.schema import open_store, read_store
+from cloudtrain.targets.settings import own_file, read_environment
+
+notify_command = new_group()
+
+
+@notify_command.callback()
+def notify(ctx: typer.Context, json: options.Json = False) -> None:
+    """Show and test how you are notified.
+
+    Without a command, list the channels of `[notify]` in your own settings file, and the events
+    that could not be sent yet.
+
+    \b
+    Examples:
+      cloudtrain notify
+      cloudtrain notify test
+    """
+    if ctx.invoked_subcommand is not None:
+        refuse_flags(ctx, {"--json": json})
+        return
+    channels = _channels()
+    if json:
+        _print_json(channels)
+        return
+    rows = [(channel.name, ", ".join(channel.table.events)) for channel in channels]
+    show_table(("CHANNEL", "EVENTS"), rows)
+    with read_store(read_environment().state_dir) as store:
+        failed = store.outbox.failed()
+    if failed:
+        say("", "these events could not be sent yet, and will be tried again")
+        show_table(("EVENT", "CHANNEL", "TRIES", "ERROR"), failed)
+
+
+def _print_json(channels: Sequence[Channel]) -> None:
+    """Print the channels and the events that could not be sent."""
+    data = [{"name": channel.name, "events": channel.table.events} for channel in channels]
+    with read_store(read_environment().state_dir) as store:
+        rows = store.outbox.failed()
+    names = ("event", "channel", "tries", "error")
+    failed = [dict(zip(names, row, strict=True)) for row in rows]
+    print_json({"channels": data, "failed": failed})
+
+
+@notify_command.command("test", cls=Command)
+def notify_test(json: options.Json = False) -> None:
+    """Send a test event to each channel, and show what came back.
+
+    The exit code is 1 if a channel did not take it. From then on, the runs of this machine are
+    watched, also those that were submitted before `[notify]` was set.
+
+    \b
+    Example:
+      cloudtrain notify test
+    """
+    channels = _channels()
+    here = read_environment()
+    with open_store(here.state_dir) as store:
+        store.outbox.turn_on(store.now())
+        if store.outbox.has_work:
+            ensure_sender(here)
+
+    now = time.time()
+    event = Event("cloudtrain", "test", int(now), now, now, "you are notified here")
+
+    def test(channel: Channel) -> str | None:
+        return deliver(channel, event, here.environ)
+
+    with ThreadPoolExecutor(len(channels)) as pool:
+        errors = list(pool.map(test, channels))
+    rows = []
+    for channel, error in zip(channels, errors, strict=True):
+        rows.append((channel.name, error or "sent"))
+    if json:
+        print_json([{"channel": name, "result": result} for name, result in rows])
+    else:
+        show_table(("CHANNEL", "RESULT"), rows)
+    if any(errors):
+        raise typer.Exit(1)
+
+
+def _channels() -> list[Channel]:
+    """Return the user's channels. Raises SettingsError without one."""
+    channels = own_channels()
+    if not channels:
+        hint = 'add `[notify]` with `webhook = "https://..."`: docs/guides/notifications.md'
+        raise SettingsError(f"`{own_file()}` sets no `[notify]`", hint=hint, code="CT922")
+    return channels
