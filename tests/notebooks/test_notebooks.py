@@ -120,6 +120,20 @@ def test_outputs_are_kept_and_belong_to_the_code(path: Path, tools: Any) -> None
     assert path.stat().st_size <= tools.LARGEST == 300_000
 
 
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_says_what_it_needs(path: Path, tools: Any) -> None:
+    """It looks for no checkout and changes no path of modules; what it imports beside cloudtrain is named above."""
+    cells = tools.nbformat.read(path, as_version=4).cells
+    sources = [cell.source for cell in cells if cell.cell_type == "code"]
+    if path.stem != "04_parallelism":
+        assert [
+            source for source in sources if re.search(r"sys\.path|Path\.cwd|tests\.", source)
+        ] == []
+    if "script_path" in "".join(sources) and path.stem != "04_parallelism":
+        named = "".join(cell.source for cell in cells[:2] if cell.cell_type == "markdown")
+        assert "pip install cloudtrain torch" in named
+
+
 @pytest.mark.notebook
 @pytest.mark.filterwarnings("default")
 def test_what_belongs_to_a_machine_is_not_kept(tools: Any, tmp_path: Path) -> None:
@@ -160,14 +174,14 @@ def test_the_first_job_trains_a_model(tools: Any, tmp_path: Path) -> None:
 @pytest.mark.notebook
 @pytest.mark.torch
 @pytest.mark.filterwarnings("default")
-def test_sagemaker_trains_a_model(tools: Any) -> None:
-    """Every cell runs where the notebook stands; two hosts train one model, which is downloaded; the bill is shown."""
-    data, text = execute(tools, "02_sagemaker.ipynb")
+def test_sagemaker_trains_a_model(tools: Any, tmp_path: Path) -> None:
+    """Every cell runs outside a checkout; two hosts train one model, which is downloaded; the price is shown."""
+    data, text = execute(tools, "02_sagemaker.ipynb", tmp_path)
     assert sum("text/html" in item for item in data) >= 2
     assert "SM301 error" in text
     assert "processes=2" in text
     assert "succeeded" in text
-    assert float(text.partition(" by list price")[0].rpartition("$")[2]) > 0
+    assert float(text.partition(" at list price")[0].rpartition("$")[2]) > 0
     assert any("model.pt" in item.get("text/plain", "") for item in data)
     assert 'distribution={"torch_distributed": {"enabled": True}}' in text
     accuracy = float(text.rpartition("test accuracy ")[2].split()[0])
@@ -177,30 +191,35 @@ def test_sagemaker_trains_a_model(tools: Any) -> None:
 @pytest.mark.notebook
 @pytest.mark.torch
 @pytest.mark.filterwarnings("default")
-def test_azureml_trains_a_model(tools: Any) -> None:
-    """Every cell runs where the notebook stands; two machines train one model; the three types of Microsoft's page are
+def test_azureml_trains_a_model(tools: Any, tmp_path: Path) -> None:
+    """Every cell runs outside a checkout; two machines train one model; the three types of Microsoft's page are
     judged; the file for az is that of the run."""
-    data, text = execute(tools, "03_azureml.ipynb")
+    data, text = execute(tools, "03_azureml.ipynb", tmp_path)
     assert sum("text/html" in item for item in data) >= 2
     judged = text.partition("Standard_ND96asr_v4")[0]
     assert [judged.count(code) for code in ("AZ203", "AZ204", "AZ206")] == [1, 1, 3]
     assert "AZ322 error" in text
     assert "processes=2" in text
     assert "succeeded" in text
-    assert float(text.partition(" by list price")[0].rpartition("$")[2]) > 0
+    assert float(text.partition(" at list price")[0].rpartition("$")[2]) > 0
     assert any("model.pt" in item.get("text/plain", "") for item in data)
     assert "\n  type: pytorch\n  process_count_per_instance: 1\n" in text
     accuracy = float(text.rpartition("test accuracy ")[2].split()[0])
     assert accuracy >= 0.95
 
 
-PLANS = {
-    "05_sagemaker_libraries": "smddprun mp_parameters job_name=ps HOROVOD_WITH_PYTORCH ShardedByS3Key SM332",
-    "06_azureml_libraries": "data/cifar-10/versions/1 cifar-resnet parameterServerCount Mpi process_count_per_instance",
+SHOWN = {
+    "05_sagemaker_libraries": "smddprun mp_parameters job_name=ps HOROVOD_WITH_PYTORCH ShardedByS3Key SM332 @smp.step "
+    "strategy.run hvd.DistributedOptimizer loss.backward() loss_of",
+    "06_azureml_libraries": "data/cifar-10/versions/1 cifar-resnet parameterServerCount Mpi process_count_per_instance "
+    "engine.backward(loss) strategy.run hvd.DistributedOptimizer optimizer.step() --autotuning processes=2",
 }
-"""What the plans in the output of each notebook have."""
+"""What the plans and the training steps in the output of each notebook have."""
 
-FIRST, *OTHERS = PLANS
+PICTURES = {"05_sagemaker_libraries": 3, "06_azureml_libraries": 1}
+"""Curves, and a slice of a volume."""
+
+FIRST, *OTHERS = SHOWN
 
 
 # the first is also the one of CI: without the mark `torch`, of which CI takes one test in ten
@@ -209,14 +228,14 @@ FIRST, *OTHERS = PLANS
     "name", [FIRST, *(pytest.param(name, marks=pytest.mark.torch) for name in OTHERS)]
 )
 @pytest.mark.filterwarnings("default")
-def test_every_library_is_planned_and_one_trains(name: str, tools: Any) -> None:
-    """Every cell runs where the notebook stands, without an account. Plans are shown as HTML; the training's curve is an
-    image, and its model is good."""
-    data, text = execute(tools, f"{name}.ipynb")
+def test_every_library_has_its_step_and_its_plan(name: str, tools: Any, tmp_path: Path) -> None:
+    """Every cell runs outside a checkout, without an account. Plans are shown as HTML, and what is trained is drawn and
+    good."""
+    data, text = execute(tools, f"{name}.ipynb", tmp_path)
     assert sum("text/html" in item for item in data) >= 1
     shown = text + "".join(item.get("text/plain", "") for item in data)
-    assert [word for word in PLANS[name].split() if word not in shown] == []
-    assert sum("image/png" in item for item in data) == 1
+    assert [word for word in SHOWN[name].split() if word not in shown] == []
+    assert sum("image/png" in item for item in data) == PICTURES[name]
     assert float(text.rpartition("succeeded, test accuracy ")[2].split()[0]) >= 0.9
 
 

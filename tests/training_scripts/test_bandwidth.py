@@ -161,6 +161,9 @@ def test_two_processes_measure_each_other(tmp_path: Path) -> None:
     assert "RDMA is not used, because gloo carries the messages over TCP." in found.lines
     assert found.reported["efficiency"][1] == 1
     assert found.reported["efficiency"][2] > 0
+    assert found.reported["strong_efficiency"][1] == 1
+    best = {line.split()[0]: line.split()[-2] for line in found.lines if line.endswith(" s")}
+    assert best == {"1": "100", "2": "50"}
     assert [
         line.split()[0] for line in found.lines if re.match(r" +\d+ +[\d.]+% +[\d.]+% ", line)
     ] == [

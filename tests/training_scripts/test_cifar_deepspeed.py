@@ -3,7 +3,7 @@
 DeepSpeed is not in the project's own environment. `make test-scripts` makes one that has it, and names its interpreter
 in `CLOUDTRAIN_DEEPSPEED_PYTHON`:
 
-    python tools/test_scripts.py deepspeed
+    python tools/run/training_scripts.py deepspeed
 
 The first run compiles DeepSpeed's collective operations for CPUs, 20 seconds to minutes; `TORCH_EXTENSIONS_DIR` keeps
 them, and lies in that environment.

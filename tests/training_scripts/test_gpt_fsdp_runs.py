@@ -84,14 +84,14 @@ def test_all_layouts_learn_the_same_and_hold_what_they_should(
     quarter, of two a half; recomputing and resharding take less memory while working."""
     found = run(script, tmp_path, forks(4), *SMALL, "--compare", "--steps", "3", "--heads", "4")
     assert found.exit_code == 0, found.errors
-    rows = {line[:16].strip(): line[16:].replace(" x ", "x").split() for line in found.lines[2:16]}
+    rows = {line[:16].strip(): line[16:].replace(" x ", "x").split() for line in found.lines[2:18]}
     _, loss, difference, gradient, held, working, *_ = zip(*rows.values(), strict=True)
     losses, differences = (
         dict(zip(rows, map(float, loss), strict=True)),
         dict(zip(rows, difference, strict=True)),
     )
     exact = set(rows) - {"fsdp, bf16"}
-    assert len(exact) == 13
+    assert len(exact) == 15
     gradients = dict(zip(rows, map(float, gradient), strict=True))
     assert max(gradients[name] for name in exact) <= 1e-5
     assert gradients["fsdp, bf16"] < 0.02

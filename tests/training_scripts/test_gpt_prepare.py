@@ -79,6 +79,7 @@ def write_jsonl(path: Path, texts: list[str], column: str = "text") -> None:
     )
 
 
+@pytest.mark.in_ci
 def test_rows_become_documents_whoever_reads_them(tmp_path: Path) -> None:
     """A large file in one process or in three: the same documents in the same files, each once, with its start."""
     texts = documents(120)
@@ -124,6 +125,7 @@ def test_what_is_done_is_left_out_and_what_is_missing_made(tmp_path: Path) -> No
     assert "(0 of" not in "\n".join(prepared(tmp_path, "--shard_tokens", "900").lines)
 
 
+@pytest.mark.in_ci
 def test_a_row_without_text_is_named(tmp_path: Path) -> None:
     """With the columns that there are."""
     write_jsonl(tmp_path / "data" / "raw" / "rows.jsonl", ["a"], column="content")

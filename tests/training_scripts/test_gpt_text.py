@@ -7,6 +7,7 @@ import random
 import sys
 from array import array
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,10 @@ import pytest
 from cloudtrain.runtime import SetupError
 from tests.training_scripts.runs import Run, assert_same_losses, check_out, forks, run
 
-torch = pytest.importorskip("torch")
-
-pytestmark = pytest.mark.torch
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed"),
+]
 
 FOLDER = Path(__file__).parents[2] / "training_scripts" / "gpt_fsdp"
 
@@ -133,6 +135,7 @@ def test_a_mixture_that_cannot_be_is_refused(
 
 def test_packed_documents_learn_as_separate_ones(data: Any) -> None:
     """The same loss and the same gradients, to 1e-6, for every family."""
+    torch: Any = importlib.import_module("torch")
     gpt: Any = importlib.import_module("gpt")
     lengths = [5, 17, 1, 9]
     row = torch.randint(256, (1, sum(lengths)), generator=torch.Generator().manual_seed(0))
@@ -373,6 +376,7 @@ def test_the_mask_of_blocks_for_gpus_says_the_same(data: Any, has_documents: boo
     that share a window."""
     from torch.nn.attention.flex_attention import flex_attention
 
+    torch: Any = importlib.import_module("torch")
     gpt: Any = importlib.import_module("gpt")
     # one from the front and one from the back
     everywhere = torch.arange(160).view(4, 40)[[0, 3, 1, 2]].flatten()

@@ -1,6 +1,6 @@
 """gpt_fsdp and transformers: each opens and trains what the other one has saved.
 
-transformers is not in the project's own environment; `python tools/test_scripts.py llm` names an interpreter that has it
+transformers is not in the project's own environment; `python tools/run/training_scripts.py llm` names an interpreter that has it
 in `CLOUDTRAIN_LLM_PYTHON`. gpt_fsdp itself runs here, without any library of Hugging Face.
 """
 

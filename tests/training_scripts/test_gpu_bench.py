@@ -59,12 +59,12 @@ def test_overlap_is_the_time_in_which_two_streams_have_kernels(
 
 
 def test_the_memory_estimate_of_gpt2_is_the_sum_of_its_parts() -> None:
-    """163 million weights at 18 bytes, 12 layers of 34 bytes, logits of 50,304."""
+    """124 million weights at 18 bytes, 12 layers of 34 bytes, logits of 50,304."""
     found = bench().estimated_mib(
         layers=12, width=768, context=1024, vocabulary=50304, sequences=32
     )
     states, activations, logits = (
-        18 * 162_988_032,
+        18 * 124_354_560,
         32 * 1024 * 34 * 768 * 12,
         32 * 1024 * 12 * 50304,
     )

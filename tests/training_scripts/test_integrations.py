@@ -3,7 +3,7 @@
 They are not in the project's own environment. `make test-scripts` makes one that has them, and names its interpreter in
 `CLOUDTRAIN_INTEGRATIONS_PYTHON`:
 
-    python tools/test_scripts.py integrations
+    python tools/run/training_scripts.py integrations
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 They are not in the project's own environment. `make test-scripts` makes two that have them, one with the versions that
 the script pins and one with today's, and names their interpreter in `CLOUDTRAIN_LLM_PYTHON`:
 
-    python tools/test_scripts.py llm llm-pinned
+    python tools/run/training_scripts.py llm llm-pinned
 """
 
 from __future__ import annotations
@@ -34,6 +34,9 @@ SAGEMAKER = ct.SageMaker(
     region="us-west-2", role="arn:aws:iam::111122223333:role/SageMakerTraining"
 )
 SAME = 1e-4
+READS_SHAPE = "        shape = AutoConfig.from_pretrained(place)\n"
+FORBIDS_WEIGHTS = "        import transformers.modeling_utils\n        transformers.modeling_utils.safe_open = None\n"
+"""What a process does that gets its weights from the first one, and what keeps it from opening their files."""
 LOOK_UPS = """
 import socket
 real = socket.getaddrinfo
@@ -212,15 +215,17 @@ def whole(script: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, 
 def test_one_process_copies_and_shares_learn_the_same(
     script: Path, whole: tuple[Run, Path], tmp_path: Path
 ) -> None:
-    """The same rows in one process, with activations kept; and two shares of the model. Given folders, nothing is
-    looked up."""
+    """The same rows in one process, with activations kept; and two shares of the model, whose files only the first
+    process opens. Given folders, nothing is looked up."""
     copies, made = whole
     assert len(copies.losses) == 6
     assert copies.losses[6] < copies.losses[1] - 0.2
     assert copies.reported["eval_loss"][6] < copies.reported["eval_loss"][0] - 0.2
     assert (made / "model" / "model.safetensors").is_file()
     assert (made / "model" / "tokenizer.json").is_file()
-    shares = succeeded(tuned(script, tmp_path / "fsdp", *SMALL, "--layout", "fsdp", made=made))
+    once = check_out("llm_finetune", tmp_path / "checkout")
+    plant(once, ("models.py", READS_SHAPE, f"{FORBIDS_WEIGHTS}{READS_SHAPE}"))
+    shares = succeeded(tuned(once, tmp_path / "fsdp", *SMALL, "--layout", "fsdp", made=made))
     assert_same(shares, copies)
     check(script, tmp_path / "fsdp", "alike", "model", made / "model")
 

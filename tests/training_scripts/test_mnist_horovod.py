@@ -277,8 +277,8 @@ FAULTS: dict[str, Edit] = {
     ),
     "missing": (
         "train.py",
-        "optimizer = hvd.DistributedOptimizer(optimizer,",
-        "(lambda *_, **__: None)(optimizer,",
+        "optimizer = hvd.DistributedOptimizer(",
+        "(lambda *_, **__: None)(",
     ),
     "shard": ("train.py", "batch[hvd.rank() :: hvd.size()]", "batch[:: hvd.size()]"),
 }
@@ -363,9 +363,11 @@ def test_under_the_emulations_two_processes_learn_the_same(
     }
     found = run(tmp_path, *command, variables={**with_horovod, **here})
     assert found.exit_code == 0, "\n".join(found.lines) + found.errors
-    assert_same_losses(found, alone, at_least=19)
+    # the first ten lines of a run with a folder are printed, accuracies too; then at most ten a second
+    assert_same_losses(found, alone, at_least=8)
     assert any("processes=2 device=cpu" in line for line in found.lines)
-    assert found.accuracies == alone.accuracies
+    assert found.accuracies.items() <= alone.accuracies.items()
+    assert max(found.accuracies) == max(alone.accuracies)
 
 
 @pytest.mark.torch

@@ -3,7 +3,7 @@
 TensorFlow is not in the project's own environment. `make test-scripts` makes one that has it, and names its
 interpreter in `CLOUDTRAIN_TENSORFLOW_PYTHON`:
 
-    python tools/test_scripts.py tensorflow
+    python tools/run/training_scripts.py tensorflow
 """
 
 from __future__ import annotations

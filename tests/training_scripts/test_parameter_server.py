@@ -249,6 +249,7 @@ def test_events_come_at_their_updates(server_module: ModuleType) -> None:
     assert events[0].content == {"loss": 2.0, "staleness": 0.0}
 
 
+@pytest.mark.in_ci
 def test_the_histogram_has_a_line_for_each_power_of_two(server_module: ModuleType) -> None:
     """0, 1, 2-3, 4-7: with counts, shares and bars."""
     lines = server_module.histogram(Counter({0: 5, 2: 1, 3: 1, 5: 3}), width=10)

@@ -6,6 +6,7 @@ Every run here is bare: plain python or torchrun, in a folder where cloudtrain i
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 from pathlib import Path
@@ -182,13 +183,29 @@ def test_measured_schedules_agree_with_one_process(script: Path, tmp_path: Path)
 STAND_IN = '''
 """The calls of smdistributed.modelparallel.torch that the script makes, for one process and one partition."""
 
+import contextlib
 import functools
+import os
 import pathlib
+import types
 
 import torch
 import torch.distributed as dist
 
 MICROBATCHES = 4
+CALLS = open("calls.txt", "w", buffering=1)
+state = types.SimpleNamespace(cfg=types.SimpleNamespace(fp16="SMP_FP16" in os.environ))
+tp_size = lambda: 2 if "SMP_FP16" in os.environ else 1
+
+
+@contextlib.contextmanager
+def model_creation(tensor_parallelism=False, dtype=None):
+    print("model_creation", tensor_parallelism, dtype, file=CALLS)
+    yield
+
+
+def set_activation_checkpointing(module):
+    print("set_activation_checkpointing", type(module).__name__, file=CALLS)
 
 
 def init():
@@ -217,8 +234,14 @@ class DistributedModel(torch.nn.Module):
     def local_parameters(self):
         return self.module.parameters()
 
+    def get_module(self):
+        return self.module
 
-def DistributedOptimizer(optimizer):
+
+def DistributedOptimizer(optimizer, static_loss_scale=1.0, dynamic_loss_scale=False, dynamic_loss_args=None):
+    print("DistributedOptimizer", dynamic_loss_scale, file=CALLS)
+    parameters = [one for group in optimizer.param_groups for one in group["params"]]
+    optimizer.clip_master_grads = lambda limit: torch.nn.utils.clip_grad_norm_(parameters, limit)
     return optimizer
 
 
@@ -274,6 +297,28 @@ def test_the_smp_engine_learns_the_same(script: Path, alone: Run, tmp_path: Path
     assert_same_losses(found, alone, norms=False)
     assert (tmp_path / "checkpoint" / "newest").read_text() == "step_30"
     assert (tmp_path / "model" / "model.pt").is_file()
+    validated = found.reported["validation_loss"]
+    assert validated[30] < validated[min(validated)]
+    assert found.reported["perplexity"][30] == pytest.approx(math.exp(validated[30]), rel=1e-4)
+    assert (tmp_path / "calls.txt").read_text().splitlines() == [
+        "model_creation False None",
+        "DistributedOptimizer False",
+    ]
+
+    # as job_smp.yaml asks for it; what these do is the library's
+    more = [*SMALL, *arguments, "--recompute", "full"]
+    (tmp_path / "all").mkdir()
+    with_all = run(
+        tmp_path / "all", sys.executable, script, *more,
+        PYTHONPATH=str(tmp_path / "library"), SMP_FP16="1",
+    )  # fmt: skip
+    assert with_all.exit_code == 0, with_all.errors
+    assert_same_losses(with_all, alone, norms=False)
+    calls = (tmp_path / "all" / "calls.txt").read_text().splitlines()
+    layers = calls.count("set_activation_checkpointing Layer")
+    assert layers == len(calls) - 2 > 0
+    assert calls[0] == "model_creation True torch.float16"
+    assert calls[-1] == "DistributedOptimizer True"
 
 
 def test_documents_and_recomputed_layers_learn_as_in_one_process(

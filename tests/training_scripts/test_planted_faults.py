@@ -132,8 +132,8 @@ COMPARED_FAULTS: dict[str, tuple[Edit, ...]] = {
         ("layouts.py", "    policy = MixedPrecisionPolicy()\n",
          "    policy = MixedPrecisionPolicy()\n    mesh.ndim == 1 and lonely(mesh)\n"),
         ("layouts.py", "\n\ndef whole(tensor", MISSING + "\n\ndef whole(tensor"),
-        ("layouts.py", "self.model.set_requires_gradient_sync(is_last)",
-         "self.model.set_requires_gradient_sync(is_last); self.model.set_requires_all_reduce(False)"),
+        ("layouts.py", "self.model.set_requires_all_reduce(is_last)",
+         "self.model.set_requires_all_reduce(False)"),
     ),
     "shard": (("layouts.py", "return rank // (self.tensor * self.context) % self.data", "return 0"),),
 }  # fmt: skip
@@ -143,14 +143,15 @@ COMPARED_FAULTS: dict[str, tuple[Edit, ...]] = {
 def test_the_comparison_sees_keys_whose_gradients_stay_away(tmp_path: Path) -> None:
     """With context parallelism, keys and values get gradients from all processes that share a window."""
     script = check_out("gpt_fsdp", tmp_path / "checkout")
-    gathered = (
-        "(differentiable if part.requires_grad else plain)(part.contiguous(), dimension, group)"
+    plant(
+        script,
+        ("layouts.py", "(differentiable if part.requires_grad else plain)(", "plain("),
+        ("layouts.py", "part.contiguous(), dimension", "part.detach().contiguous(), dimension"),
     )
-    plant(script, ("layouts.py", gathered, "plain(part.detach().contiguous(), dimension, group)"))
     small = "--layers 1 --width 32 --heads 4 --context 16 --steps 2 --compare".split()
     found = run(tmp_path / "run", *forks(2), script, *small, PYTHONPATH=str(script.parents[2]))
     assert found.exit_code == 0, found.errors
-    rows = {line[:16].strip(): line[16:].replace(" x ", "x").split() for line in found.lines[2:16]}
+    rows = {line[:16].strip(): line[16:].replace(" x ", "x").split() for line in found.lines[2:18]}
     assert float(rows["fsdp, context"][3]) > SAME_GRADIENT
     assert float(rows["fsdp"][3]) < 1e-5
 
@@ -165,9 +166,18 @@ def test_the_comparison_of_all_layouts_sees_a_planted_fault(fault: str, tmp_path
     small = "--layers 1 --width 32 --heads 4 --context 16 --steps 2 --compare".split()
     found = run(tmp_path / "run", *forks(4), script, *small, PYTHONPATH=str(script.parents[2]))
     assert found.exit_code == 0, found.errors
-    rows = {line[:16].strip(): line[16:].replace(" x ", "x").split() for line in found.lines[2:16]}
+    rows = {line[:16].strip(): line[16:].replace(" x ", "x").split() for line in found.lines[2:18]}
     seen = {name: float(cells[3]) for name, cells in rows.items()}
-    for layout in ("ddp", "ddp, 2 parts", "fsdp", "fsdp, kept", "fsdp, 2 parts", "hsdp", "2d"):
+    for layout in (
+        "ddp",
+        "ddp, 2 parts",
+        "fsdp",
+        "fsdp, kept",
+        "fsdp, 2 parts",
+        "hsdp",
+        "hsdp, 2 parts",
+        "2d",
+    ):
         assert seen[layout] > SAME_GRADIENT, (fault, layout)
     assert seen["tp"] < 1e-5
 

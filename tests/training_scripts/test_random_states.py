@@ -49,7 +49,7 @@ DROPS: dict[str, tuple[str, int, Edit]] = {
 
 OLDER: dict[str, Edit] = {
     "toy_smddp": ("train.py", ', "random": runtime.random_states()}', "}"),
-    "mnist_horovod": ("train.py", ', "random": random}, step', "}, step"),
+    "mnist_horovod": ("train.py", ', "random": random},', "},"),
     "resnet_model_parallel": ("train.py", '{**whole_state(), "random": random}', "whole_state()"),
 }
 """What each script saved before it saved random states."""

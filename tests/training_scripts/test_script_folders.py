@@ -76,6 +76,7 @@ OF_DECODERS = [
 ]
 
 
+@pytest.mark.slow_after(16)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("file", OF_DECODERS, ids=lambda file: f"{file.parent.name}/{file.name}")
 def test_every_job_of_a_decoder_has_a_plan_on_every_target(file: Path, target: str) -> None:
@@ -104,12 +105,12 @@ def test_the_docstring_holds_the_commands(folder: Path) -> None:
     assert (folder / "README.md").is_file()
 
 
-def declared_in(folder: Path) -> tuple[Any, dict[str, float]]:
+def declared_in(folder: Path, script: str = "train.py") -> tuple[Any, dict[str, float]]:
     """`Config` and `AT_LEAST` of a script, without the script."""
     names = {"Config", "AT_LEAST"}
     nodes = [
         node
-        for node in ast.parse((folder / "train.py").read_text("utf-8")).body
+        for node in ast.parse((folder / script).read_text("utf-8")).body
         if isinstance(node, ast.ClassDef | ast.Assign)
         and names
         & {
@@ -124,7 +125,7 @@ def declared_in(folder: Path) -> tuple[Any, dict[str, float]]:
         "Path": Path,
     }
     exec(compile(ast.Module(nodes, []), "train.py", "exec", dont_inherit=True), found)
-    return found["Config"], found["AT_LEAST"]
+    return found["Config"], found.get("AT_LEAST", {})
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
@@ -251,3 +252,28 @@ def test_determinism_can_be_switched_wherever_it_is_on() -> None:
     ] == []
     # its library's word, off as there
     assert "full_determinism: bool = False" in texts["llm_finetune"]
+
+
+GPU_JOBS = [file for folder in FOLDERS for file in sorted(folder.glob("job_gpu*.yaml"))]
+
+
+@pytest.mark.parametrize("file", GPU_JOBS, ids=lambda file: f"{file.parent.name}/{file.name}")
+def test_what_is_paid_for_runs_at_full_speed(file: Path) -> None:
+    """A job for GPUs does not ask for equal numbers, and compiles, wherever its script has the option."""
+    job = yaml.safe_load(file.read_text("utf-8"))
+    config, _ = declared_in(file.parent)
+    has = {one.name for one in fields(config)}
+    given = presets_in(file.parent).get(job["hyperparameters"].get("preset"), {})
+    given = given | job["hyperparameters"]
+    assert given.get("deterministic", "deterministic" in has) is False
+    assert given.get("compile", "compile" not in has) is True
+
+
+def presets_in(folder: Path) -> dict[str, dict[str, Any]]:
+    """`PRESETS` of a script, if it has any."""
+    for node in ast.parse((folder / "train.py").read_text("utf-8")).body:
+        if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "PRESETS":
+            assert node.value is not None
+            presets: dict[str, dict[str, Any]] = ast.literal_eval(node.value)
+            return presets
+    return {}

@@ -1,5 +1,5 @@
-"""Train a small model on 1 to n processes, each with the same amount of work, and project the result to slower
-networks."""
+"""Train a small model on 1 to n processes, with the same work for each process and with the same work for all, and
+project the result to slower networks."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def counts(world: int) -> list[int]:
 
 
 def step_seconds(
-    device: torch.device, width: int, layers: int, batch: int, rounds: int
+    device: torch.device, width: int, layers: int, batch: int, rounds: int, *, is_divided: bool
 ) -> Iterator[tuple[int, float, int]]:
     """Yield the number of processes, the seconds of a training step on the slowest process, and the bytes of gradients.
-    Every process must call it; processes that do not take part in a measurement wait.
+    Each process computes `batch` rows, or with `is_divided` its share of them. Every process must call it; processes that do not take part in a measurement wait.
     """
     for count in counts(dist.get_world_size()):
         group = dist.new_group(list(range(count)))
@@ -48,7 +48,8 @@ def step_seconds(
                     network, device_ids=ids, process_group=group, gradient_as_bucket_view=True
                 )
             optimizer = torch.optim.SGD(network.parameters(), lr=1e-3)
-            images = torch.randn(batch, width, device=device)
+            rows = max(1, batch // count) if is_divided else batch
+            images = torch.randn(rows, width, device=device)
             times = []
             for _ in range(rounds + 2):
                 settled(device, barrier=False)

@@ -159,9 +159,9 @@ say(
     f"\na model of {config.layers} layers, width {config.width}, {config.batch} rows on each process"
 )
 say(f"{'processes':>9} {'step ms':>9} {'rows/s':>10} {'speed-up':>9} {'efficiency':>11}")
-alone, gradients = 0.0, 0
+alone, undivided, gradients = 0.0, 0.0, 0
 for count, seconds, size in step_seconds(
-    device, config.width, config.layers, config.batch, config.rounds
+    device, config.width, config.layers, config.batch, config.rounds, is_divided=False
 ):
     alone, gradients = alone or seconds, size
     speed_up = count * alone / seconds
@@ -170,6 +170,20 @@ for count, seconds, size in step_seconds(
         f"{speed_up / count:>11.1%}"
     )
     runtime.report(step=count, efficiency=speed_up / count)
+
+whole_batch = config.batch * n
+say(f"\nthe same work for all: {whole_batch} rows, divided among the processes")
+say(f"{'processes':>9} {'step ms':>9} {'speed-up':>9} {'a job of 100 s takes':>21} {'at best':>9}")
+for count, seconds, _ in step_seconds(
+    device, config.width, config.layers, whole_batch, config.rounds, is_divided=True
+):
+    if count == 1:
+        undivided = seconds
+    say(
+        f"{count:>9} {seconds * 1e3:>9.2f} {undivided / seconds:>8.2f}x "
+        f"{100 * seconds / undivided:>19.1f} s {100 / count:>7.4g} s"
+    )
+    runtime.report(step=count, strong_efficiency=undivided / seconds / count)
 
 if latency:  # else no all-reduce was measured
     say(

@@ -72,6 +72,7 @@ class Config:
     prefetch: int = 4  # batches that each worker keeps ready
     seed: int = 1
     deterministic: bool = True  # equal runs give equal losses; False: the fastest kernels
+    compile: bool = False  # fuse operations into kernels (torch.compile): GPUs, long runs
     backend: str = "auto"  # smddp, nccl, gloo, or auto for the best that runs here
     report_every: int = 10  # steps
     checkpoint_every: int = 50  # steps
@@ -85,6 +86,8 @@ AT_LEAST = {
 
 config = runtime.arguments(Config, at_least=AT_LEAST)
 runtime.use_determinism(config.deterministic)
+# try the ways to convolve, and take the fastest
+torch.backends.cudnn.benchmark = not config.deterministic
 torch.manual_seed(config.seed)  # the same initial weights everywhere
 if not torch.cuda.is_available():
     torch.set_num_threads(1)  # the network is too small to share among cores
@@ -204,6 +207,8 @@ def gradient_norm() -> torch.Tensor:
 
 network = ResNet(config.width, config.blocks, len(names), config.norm)
 network.to(group.device, dtype, memory_format=torch.channels_last)
+if config.compile:
+    network.compile()
 model = DistributedDataParallel(
     network, device_ids=[group.device.index] if on_gpu else None, gradient_as_bucket_view=True
 )

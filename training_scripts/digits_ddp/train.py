@@ -55,6 +55,7 @@ class Config:
     hidden: int = 128
     seed: int = 1
     deterministic: bool = True  # equal runs give equal losses; False: the fastest kernels
+    compile: bool = False  # fuse operations into kernels (torch.compile): GPUs, long runs
     backend: str = "auto"  # smddp, nccl, gloo, or auto for the best that runs here
     report_every: int = 10  # steps
     checkpoint_every: int = 50  # steps
@@ -142,6 +143,8 @@ network = nn.Sequential(
     nn.GELU(),
     nn.Linear(config.hidden, 10),
 ).to(group.device)
+if config.compile:
+    network.compile()
 model = DistributedDataParallel(network, gradient_as_bucket_view=True)
 optimizer = torch.optim.SGD(
     network.parameters(),

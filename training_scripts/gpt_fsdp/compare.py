@@ -10,6 +10,7 @@ import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from statistics import median
 from typing import Any, TypeVar
 
@@ -19,6 +20,7 @@ from layouts import Grid, Spread, grid_of, local_bytes, whole
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from cloudtrain.runtime import SetupError
 
@@ -33,12 +35,14 @@ ROWS: dict[str, dict[str, Any]] = {
     "fsdp": {"layout": "fsdp"},
     "fsdp, kept": {"layout": "fsdp", "reshard": False},
     "fsdp, 2 parts": {"layout": "fsdp", "accumulate": 2},
+    "fsdp, one sync": {"layout": "fsdp", "accumulate": 2, "sync_each_part": False},
     "fsdp, selective": {"layout": "fsdp", "recompute": "selective"},
     "fsdp, full": {"layout": "fsdp", "recompute": "full"},
     "fsdp, logits": {"layout": "fsdp", "logits_at_once": 64},
     "fsdp, bf16": {"layout": "fsdp", "precision": "bf16"},
     "fsdp, context": {"layout": "fsdp", "context_parallel": 2},
     "hsdp": {"layout": "hsdp"},
+    "hsdp, 2 parts": {"layout": "hsdp", "accumulate": 2},
     "tp": {"layout": "tp"},
     "2d": {"layout": "2d"},
 }
@@ -148,42 +152,46 @@ def working_bytes(run: Callable[[], Result], device: torch.device) -> tuple[Resu
 
 
 class LiveTensors(TorchDispatchMode):
-    """After every operation, adds up the memory of all tensors that operations made and that still exist."""
+    """After every operation, adds up the memory of all tensors that operations made and that still exist. Those on the
+    meta device have none.
 
-    def __init__(self) -> None:
+    With `of_fakes` they are fake tensors, which have sizes but no memory.
+    """
+
+    def __init__(self, *, of_fakes: bool = False) -> None:
         super().__init__()
         self.most = 0
+        self._kinds = (FakeTensor,) if of_fakes else (Tensor, torch.nn.Parameter)
         self._storages: dict[int, weakref.ref[Any]] = {}
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         """Run the operation. An operation on a distributed tensor is followed by the operations on its local parts."""
+        kwargs = kwargs or {}
         # DTensor tries an operation out, without memory
-        if any(issubclass(kind, FakeTensor) for kind in types):
-            return function(*args, **(kwargs or {}))
-        if any(kind not in (Tensor, torch.nn.Parameter) for kind in types):
+        if FakeTensor not in self._kinds and any(issubclass(kind, FakeTensor) for kind in types):
+            return function(*args, **kwargs)
+        if any(kind not in (Tensor, torch.nn.Parameter, FakeTensor) for kind in types):
             return NotImplemented
-        inputs = {id(storage) for storage in storages_of((args, kwargs))}
-        result = function(*args, **(kwargs or {}))
-        for storage in storages_of(result):
-            if id(storage) not in inputs:  # a view or an update of what was there
-                self._storages[id(storage)] = weakref.ref(storage)
-        alive = {
-            key: storage for key, ref in self._storages.items() if (storage := ref()) is not None
-        }
-        self._storages = {key: self._storages[key] for key in alive}
-        # none is freed meanwhile
-        self.most = max(self.most, sum(storage.nbytes() for storage in alive.values()))
+        inputs = {id(storage) for storage in self._storages_of((args, kwargs))}
+        result = function(*args, **kwargs)
+        for storage in self._storages_of(result):
+            key = id(storage)
+            if key not in inputs:  # a view or an update of what was there
+                forget = partial(self._storages.pop, key, None)
+                self._storages[key] = weakref.ref(storage, lambda _, forget=forget: forget())
+        # FSDP2 changes the size of storages without an operation
+        alive = [ref() for ref in list(self._storages.values())]
+        self.most = max(
+            self.most, sum(storage.nbytes() for storage in alive if storage is not None)
+        )
         return result
 
-
-def storages_of(tree: Any) -> list[Any]:
-    """Return the memory of all plain tensors in nested containers."""
-    from torch.utils._pytree import tree_leaves
-
-    return [
-        leaf.untyped_storage()
-        for leaf in tree_leaves(tree)
-        if type(leaf) in (Tensor, torch.nn.Parameter)
-    ]
+    def _storages_of(self, tree: Any) -> list[Any]:
+        """Return the memory of all tensors of our kinds in nested containers."""
+        return [
+            leaf.untyped_storage()
+            for leaf in tree_leaves(tree)
+            if type(leaf) in self._kinds and leaf.device.type != "meta"
+        ]

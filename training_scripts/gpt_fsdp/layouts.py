@@ -17,6 +17,8 @@ matrices (tensor parallelism). A layout determines the lengths of the axes; `--c
 from __future__ import annotations
 
 import contextlib
+import gc
+import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -181,6 +183,8 @@ def check_hardware(config: Any, device: torch.device) -> None:
 
 def begin(config: Any, *, sends: bool = False) -> tuple[Any, torch.device]:
     """Start the process group. Return it and the device on which the model is."""
+    # blocks that grow: lengths and sizes that change leave no gaps between them
+    os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     runtime.use_determinism(config.deterministic)
     if not torch.cuda.is_available():
         # a process stands for a device, and one thread each keeps them alike
@@ -193,15 +197,34 @@ def begin(config: Any, *, sends: bool = False) -> tuple[Any, torch.device]:
     return group, group.device
 
 
+GARBAGE_EVERY = 50
+
+
+def collect_garbage(step: int) -> None:
+    """Let Python collect its garbage after every 50th step. By itself it does so on each process at another moment, and
+    all others wait for that one."""
+    if gc.isenabled():
+        gc.collect()
+        gc.disable()
+    elif step % GARBAGE_EVERY == 0:
+        gc.collect(1)
+
+
 def name_of(device: torch.device) -> str:
     """Return the GPU's name, or the name of the device used instead."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "a CPU"
 
 
 class Spread:
-    """A model on the grid, with real weights. `model` is trained and saved; `trained` is the object to call."""
+    """A model on the grid, with real weights. `model` is trained and saved; `trained` is the object to call.
 
-    def __init__(self, config: Any, grid: Grid, device: torch.device) -> None:
+    With `is_plan` it has shapes only: no weights, no messages, and no DistributedDataParallel, which takes no fake
+    tensors.
+    """
+
+    def __init__(
+        self, config: Any, grid: Grid, device: torch.device, *, is_plan: bool = False
+    ) -> None:
         if config.layout in SHARDED and device.type == "cpu" and is_older("2.7"):
             raise SetupError(
                 f"FSDP2 runs on CPUs from PyTorch 2.7 on, and this is {torch.__version__}",
@@ -209,35 +232,41 @@ class Spread:
             )
         self.grid, self.device, self.config = grid, device, config
         self.shape = shape_of(config)
-        is_alone = config.layout == "ddp" and grid.replicate * grid.context == 1
+        self.is_replicated = config.layout == "ddp" and grid.replicate * grid.context > 1
+        is_alone = config.layout == "ddp" and not self.is_replicated
         mesh = None if is_alone else make_mesh(grid, device)
         self.model = arrange(self.shape, config, grid, mesh)
         self._is_shared = grid.data * grid.context > 1
-        self._excess = (
-            excess_of(mesh.get_group("shard"), device) if config.layout in SHARDED else 1.0
-        )
+        self._excess = 1.0
         self._gather = None if grid.context == 1 else gathering(grid, device)
         self.positions = (
             grid.positions_of(dist.get_rank(), config.context) if grid.context > 1 else None
         )
-        self.model.to_empty(device=device)
-        self.model.tie()
-        initialise(self.model, self.shape, config.seed)
         self.trained: nn.Module = self.model
-        if config.layout == "ddp" and not is_alone:
+        with_compiler = config.compile and grid.tensor == 1
+        self.loss_sum = torch.compile(loss_sum) if with_compiler else loss_sum
+        if is_plan:
+            return
+        if config.layout in SHARDED:
+            self._excess = excess_of(mesh.get_group("shard"), device)
+        self.make_room()
+        initialise(self.model, self.shape, config.seed)
+        if self.is_replicated:
             ids = [device.index] if device.type == "cuda" else None
             self.trained = nn.parallel.DistributedDataParallel(
                 self.model, device_ids=ids, gradient_as_bucket_view=True
             )
-        with_compiler = config.compile and grid.tensor == 1
-        self.loss_sum = torch.compile(loss_sum) if with_compiler else loss_sum
+
+    def make_room(self) -> None:
+        """Give the parameters memory, which they do not have on the meta device."""
+        self.model.to_empty(device=self.device)
+        self.model.tie()
 
     def gradients(
         self, inputs: Tensor, following: Tensor, documents: Tensor | None = None, scale: float = 1.0
     ) -> Tensor:
         """Run forward and backward of this process's share, in `accumulate` parts. Return a loss whose mean over all
-        processes is the batch's mean over its tokens. Gradients are exchanged with the last part, and are those of the
-        mean, times `scale`."""
+        processes is the batch's mean over its tokens. Gradients are those of the mean, times `scale`."""
         parts = self.config.accumulate
         inputs, following, documents = self._mine(inputs, following, documents)
         count = tokens_to_learn(following, self._is_shared)
@@ -252,6 +281,18 @@ class Spread:
             total += whole(loss.detach())
         add_up(self.model.parameters())
         return total
+
+    def take_step(
+        self, optimizer: torch.optim.Optimizer, guard: Any, batch: tuple[Any, ...], number: int
+    ) -> tuple[Tensor, Tensor]:
+        """Make one step of the optimizer, which is this `number`. Return this process's part of the mean loss, and the
+        norm of the whole gradient."""
+        loss = self.gradients(*batch, scale=guard.scale)
+        norm = whole(guard.clip(list(self.model.parameters()), self.config.clip))
+        if guard.accepts(number, norm):
+            optimizer.step()
+        optimizer.zero_grad()
+        return loss, norm
 
     def _mine(
         self, inputs: Tensor, following: Tensor, documents: Tensor | None
@@ -312,9 +353,15 @@ class Spread:
 
     @contextlib.contextmanager
     def _exchanging(self, is_last: bool) -> Iterator[None]:
-        """Exchange gradients only with the last part of the batch. The gradients of other parts stay on the process."""
+        """Exchange the gradients of one part of the batch, as far as memory requires.
+
+        A sharded layout scatters them with each part, because a process would otherwise hold 4 bytes for each
+        parameter of the whole model. Replicas of it, and DistributedDataParallel, wait for the last part: what waits
+        is in memory that they have anyway.
+        """
         if self.config.layout in SHARDED:
-            self.model.set_requires_gradient_sync(is_last)
+            self.model.set_requires_gradient_sync(is_last or self.config.sync_each_part)
+            self.model.set_requires_all_reduce(is_last)
         # DistributedDataParallel has it
         no_sync = getattr(self.trained, "no_sync", contextlib.nullcontext)
         with contextlib.nullcontext() if is_last else no_sync():
@@ -372,9 +419,9 @@ def parts_of(documents: Tensor | None, parts: int) -> Any:
     return [None] * parts if documents is None else documents.chunk(parts)
 
 
-def arrange(shape: Shape, config: Any, grid: Grid, mesh: Any, device: str = "meta") -> GPT:
+def arrange(shape: Shape, config: Any, grid: Grid, mesh: Any) -> GPT:
     """Arrange the model on the meta device, where it takes no memory: cut, recompute, compile, shard, in this order."""
-    with torch.device(device):
+    with torch.device("meta"):
         model = GPT(shape)
     if getattr(config, "float8", False):
         use_float8(model)

@@ -58,7 +58,7 @@ except ModuleNotFoundError:
 sys.path.append(str(Path(__file__).resolve().parent.parent / "pipeline_gpt"))
 from data import Batch, Feed, Text, moved
 from huggingface import export, read_weights, start_of
-from layouts import Grid, Spread, begin, check_hardware, grid_of, whole
+from layouts import Grid, Spread, begin, check_hardware, collect_garbage, grid_of
 from optimizing import Guard, learning_rate_at, make_adamw
 
 
@@ -84,8 +84,10 @@ class Config:
     export: str = ""
     steps: int = 60
     global_batch: int = 16  # windows of text per optimizer step, over all processes
-    # parts into which each process cuts its share; gradients are exchanged with the last one
-    accumulate: int = 1
+    accumulate: int = 1  # parts into which each process cuts its share
+    # sharded layouts scatter gradients with each part; False: only with the last, and until then each
+    # process holds 4 bytes for every parameter of the model
+    sync_each_part: bool = True
     # weights of the text's subfolders, as `web=0.7,code=0.3`; else all files, each window once
     mixture: str = ""
     learning_rate: float = 1e-3  # peak
@@ -140,13 +142,12 @@ class Config:
 
 PRESETS: dict[str, dict[str, Any]] = {
     "": {},
-    # The size of GPT-2 small, whose vocabulary of 50257 is padded to 50304; text stays bytes, which
-    # use 256 of them. 124 million weights to multiply with, as in GPT-2; the embedding, which GPT-2
-    # ties to the head, comes on top.
+    # GPT-2 small, 124 million weights: the vocabulary of 50257 is padded to 50304, and the embedding
+    # is tied to the head. Text stays bytes, which use 256 of the vocabulary.
     "gpu-124m": {
         "layers": 12, "heads": 12, "width": 768, "context": 1024, "vocabulary": 50304,
         "global_batch": 64, "accumulate": 2, "learning_rate": 6e-4, "report_every": 10, "checkpoint_every": 0,
-        "precision": "bf16", "compile": True, "deterministic": False,
+        "precision": "bf16", "compile": True, "deterministic": False, "tied": True,
     },
     "7b": {
         "family": "llama", "layers": 32, "heads": 32, "width": 4096, "context": 4096, "vocabulary": 50304,
@@ -223,15 +224,9 @@ def train_step(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Make one step of the optimizer. Return this process's part of the mean loss, and the norm of the whole
     gradient."""
-    guard = guards[spread]
     for parameter_group in optimizer.param_groups:
         parameter_group["lr"] = learning_rate_at(step, config)
-    loss = spread.gradients(*share_at(step, spread.grid), scale=guard.scale)
-    norm = whole(guard.clip(list(spread.model.parameters()), config.clip))
-    if guard.accepts(step + 1, norm):
-        optimizer.step()
-    optimizer.zero_grad()
-    return loss, norm
+    return spread.take_step(optimizer, guards[spread], share_at(step, spread.grid), step + 1)
 
 
 def mean_over_processes(value: torch.Tensor) -> torch.Tensor:
@@ -288,6 +283,7 @@ for step in range(first_step, config.steps):
     profile.begin(step + 1)
     loss, norm = train_step(spread, optimizer, step)
     meter.count(config.global_batch * config.context)
+    collect_garbage(step)
 
     done = step + 1
     if done % config.report_every == 0 or done == first_step + 1:

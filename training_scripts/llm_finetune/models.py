@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from peft import PeftModel
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
+    AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
     BitsAndBytesConfig,
@@ -53,8 +55,28 @@ def read_model(
             "bnb_4bit_compute_dtype": dtype,
         }
         options["quantization_config"] = BitsAndBytesConfig(load_in_4bit=True, **nf4)
-    model = AutoModelForCausalLM.from_pretrained(place, **options)
-    model.config.use_cache = False
+    return AutoModelForCausalLM.from_pretrained(place, **options)
+
+
+def read_on_one(place: str, dtype: torch.dtype, attention: str) -> Any:
+    """Return the model with its weights on the first process. On the others nobody writes into the memory of the weights,
+    so the system gives it none; accelerate sends each process its share. The few numbers beside the weights, such as
+    those of rotary positions, are everywhere."""
+    if dist.get_rank() == 0:
+        model = read_model(place, dtype, attention, torch.device("cpu"), in_4bit=False)
+    else:
+        shape = AutoConfig.from_pretrained(place)
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(
+                shape, dtype=dtype, attn_implementation=attention
+            )
+        model.to_empty(device="cpu")
+        model.tie_weights()
+    box: list[Any] = [dict(model.named_buffers())]
+    dist.broadcast_object_list(box, src=0)
+    for name, numbers in box[0].items():
+        owner, _, last = name.rpartition(".")
+        setattr(model.get_submodule(owner), last, numbers)
     return model
 
 

@@ -155,6 +155,8 @@ def main() -> None:
         # read when the libraries are imported: nothing is looked up
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    # blocks that grow: rows of other lengths leave no gaps between them
+    os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     # transformers would take all GPUs, with DataParallel
     if runtime.detect_environment().world_size == 1:
         os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 import transformers
 from meter import peak_mib, peak_of
-from models import make_tiny, merge_adapter, read_model, read_tokenizer
+from models import make_tiny, merge_adapter, read_model, read_on_one, read_tokenizer
 from peft import LoraConfig
 from prepare import data_folder, pairs, write_pairs
 from rows import encode_rows, read_rows
@@ -150,7 +150,7 @@ def options_of(config: Any, precision: str, learning_rate: float) -> Options:
     recompute = config.gradient_checkpointing
     shares = {
         "fsdp_version": 2,
-        "cpu_ram_efficient_loading": False,
+        "cpu_ram_efficient_loading": True,  # the shares come from the first process
         "state_dict_type": "FULL_STATE_DICT",
     }
     return Options(
@@ -205,9 +205,12 @@ def make_trainer(
         r=config.lora_r, lora_alpha=config.lora_alpha, lora_dropout=config.lora_dropout, task_type="CAUSAL_LM",
         target_modules=names if names == "all-linear" else names.split(","),
     )  # fmt: skip
-    model = read_model(
-        place, dtype, config.attn_implementation, options.device, config.load_in_4bit
-    )
+    attention = config.attn_implementation
+    if config.layout == "fsdp":
+        model = read_on_one(place, dtype, attention)
+    else:
+        model = read_model(place, dtype, attention, options.device, config.load_in_4bit)
+    model.config.use_cache = False
     trainer = Trainer(
         model, options, train_dataset=train_rows, eval_dataset=held_out, processing_class=tokenizer,
         peft_config=adapter if config.use_peft else None,

@@ -154,7 +154,7 @@ if config.engine == "smp":
 
 # These need a newer PyTorch than smp has.
 from huggingface import export, read_weights, start_of  # noqa: E402
-from layouts import begin, shape_of  # noqa: E402
+from layouts import begin, collect_garbage, shape_of  # noqa: E402
 from pipeline import Alone, Pipeline, Replicas, check, gather, make_stages, take_place  # noqa: E402
 
 start = start_of(config, Config())
@@ -302,6 +302,7 @@ for step in range(first_step, config.steps):
     norm = clip_gradients(parameters, config.clip, place.model)
     optimizer.step()
     optimizer.zero_grad()
+    collect_garbage(step)
 
     done = step + 1
     if done % config.report_every == 0 or done == first_step + 1:

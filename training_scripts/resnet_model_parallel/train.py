@@ -138,6 +138,8 @@ if measures and not has_gpu and runtime.detect_environment().world_size == 1:
     os.execv(sys.executable, [*launcher, *sys.argv])
 
 runtime.use_determinism(config.deterministic, warn_only=True)
+# try the ways to convolve, and take the fastest
+torch.backends.cudnn.benchmark = not config.deterministic
 torch.manual_seed(config.seed)  # the same initial weights everywhere
 torch.set_num_threads(config.threads)
 runtime.use_tf32(config.tf32)

@@ -79,6 +79,7 @@ class Config:
     pictures: int = 4  # held-out volumes of which slices are drawn
     seed: int = 1
     deterministic: bool = True  # equal runs give equal losses; False: the fastest kernels
+    compile: bool = False  # fuse operations into kernels (torch.compile): GPUs, long runs
     backend: str = "auto"  # smddp, nccl, gloo, or auto for the best that runs here
     report_every: int = 10  # steps
     evaluate_every: int = 75  # steps
@@ -94,6 +95,8 @@ AT_LEAST = {
 
 config = runtime.arguments(Config, at_least=AT_LEAST)
 runtime.use_determinism(config.deterministic)
+# try the ways to convolve, and take the fastest
+torch.backends.cudnn.benchmark = not config.deterministic
 torch.manual_seed(config.seed)  # the same initial weights everywhere
 
 group = runtime.init_process_group(config.backend)
@@ -242,6 +245,8 @@ network = UNet(
     norm="instance",
 )
 network.to(group.device, dtype)
+if config.compile:
+    network.compile()
 model = DistributedDataParallel(
     network, device_ids=[group.device.index] if on_gpu else None, gradient_as_bucket_view=True
 )
