@@ -3,9 +3,10 @@
 #   make test    the tests that a change is likely to break
 #   make test-all  all of them
 #   make check   lint, types, and that generated documents are up to date
-#   make bench   measure the budgets of docs/budgets.md
+#   make bench   measure the budgets of docs/development/budgets.md
 #   make gpu     measure the training scripts on this machine's GPU, with GPU_PYTHON's PyTorch
 #   make docs    write the generated documents
+#   make release  build the files of a release in dist/, and check them
 #   make site    build the documents as a site, in build/site
 #   make notebooks  execute the notebooks, and keep them with their outputs
 
@@ -20,13 +21,16 @@ FUZZ   ?= --seed $(SEED) --cases 20000
 VENV   := .venv
 BIN    := $(VENV)/bin
 # Tests that start real training or a Slurm cluster, build wheels or execute notebooks: two files at a time, because each uses many cores.
-HEAVY  := torch or mpi or wheel or notebook or awscli or slurm
+HEAVY  := torch or mpi or wheel or notebook or awscli or slurm or browser
 # Many tests wait for a disk or for each other's processes: twice as many at a time as there are cores.
 WORKERS := $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$(( cores < 4 ? cores * 2 : 8 )))
 # All property tests and random choices with this commit's seed, which the line that make prints has.
 MOVING := --hypothesis-seed $(SEED)
 
-.PHONY: gpu notebooks demo test test-all test-rest test-core test-part test-parity test-pythons test-scripts test-torch fuzz histories seed check bench docs site clean
+# The tests start thousands of programs, which would each compile what they import.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: gpu notebooks demo test test-all test-rest test-core test-part test-parity test-newest test-cells test-scripts test-torch fuzz histories seed versions check bench hangs docs release site clean
 
 demo: $(VENV)/.demo
 	$(BIN)/cloudtrain submit training_scripts/digits_ddp/job.yaml --processes-per-instance 2
@@ -39,12 +43,13 @@ test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "smoke or not ($(HEAVY) or slow or parity)"; \
 	code=$$?; echo "make test: $$(( $$(date +%s) - began )) s"; exit $$code
 
-test-all: test test-rest test-parity test-pythons test-scripts test-torch fuzz histories site
+test-all: test test-rest test-parity test-newest test-cells test-scripts test-torch fuzz histories site
 
 # What `test` leaves out, but for what needs an environment of its own. The last test takes a node from the cluster, so
 # it runs alone.
 test-rest: export CLOUDTRAIN_TEST_EXAMPLES := full
 test-rest: export CLOUDTRAIN_TEST_KILLS := 200
+test-rest: export CLOUDTRAIN_TEST_METRIC_KILLS := 50
 test-rest: $(VENV)/.dev
 	$(BIN)/python -m pytest -n $(WORKERS) --durations 12 $(MOVING) -m "(slow or hypothesis) and not ($(HEAVY) or parity or smoke)"
 	$(BIN)/python -m pytest -n 2 --dist loadfile --durations 25 $(MOVING) -m "($(HEAVY)) and not (parity or smoke)"
@@ -53,10 +58,11 @@ test-rest: $(VENV)/.dev
 # A part of the same for CI: one of each kind, one in ten of what trains, and other ones with each commit.
 test-part: export CLOUDTRAIN_TEST_EXAMPLES := 20
 test-part: export CLOUDTRAIN_TEST_KILLS := 20
+test-part: export CLOUDTRAIN_TEST_METRIC_KILLS := 4
 test-part: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 --durations 12 $(MOVING) --first -m "(slow or hypothesis) and not ($(HEAVY) or parity or smoke)"
 	$(BIN)/python -m pytest -n 3 tests/lifecycle/submission/test_kill_sweep.py
-	$(BIN)/python -m pytest -n 2 --dist loadfile --durations 12 $(MOVING) --first -m "(mpi or wheel or awscli or slurm or notebook) and not (torch or parity or smoke or slow)"
+	$(BIN)/python -m pytest -n 2 --dist loadfile --durations 12 $(MOVING) --first -m "(mpi or wheel or awscli or slurm or notebook or browser) and not (torch or parity or smoke or slow)"
 	$(BIN)/python -m pytest -n 2 --dist loadfile --durations 12 $(MOVING) --share 10 --share-seed $(SEED) -m "torch and not (slurm or notebook or parity or smoke or slow)"
 
 # Without PyTorch, real processes and kills.
@@ -65,18 +71,30 @@ test-core: $(VENV)/.dev
 
 # Against the real SDKs of SageMaker and Azure ML, each in its own environment, because they cannot live together.
 test-parity: $(VENV)/.dev
-	$(BIN)/python tools/test_parity.py $(PARITY)
+	$(BIN)/python tools/run/parity.py $(PARITY)
 
-test-pythons: $(VENV)/.dev
-	$(BIN)/python tools/test_pythons.py -n $(WORKERS) $(PYTHONS)
+# The SDKs and PyTorch as the registry offers them today, beyond the versions that the project pins. A failure says what
+# the next raise of a pin will ask for.
+test-newest: $(VENV)/.dev
+	$(BIN)/python tools/run/parity.py --newest
+	$(BIN)/python tools/run/torch_versions.py newest
+
+# On other Pythons, on the oldest and the newest packages, without what only Linux has, and in a closed folder with a
+# long name: CELLS="3.14 mac" runs these two.
+test-cells: $(VENV)/.dev
+	$(BIN)/python tools/run/cells.py -n $(WORKERS) $(CELLS)
+
+# The exact versions that the project pins, beside the newest.
+versions: $(VENV)/.dev
+	$(BIN)/python tools/versions.py
 
 # The training scripts that need DeepSpeed, TensorFlow or TRL, each with its own environment, because these are large.
 test-scripts: $(VENV)/.dev
-	$(BIN)/python tools/test_scripts.py
+	$(BIN)/python tools/run/training_scripts.py
 
 # The training scripts, small, on other versions of PyTorch, each with its own environment.
 test-torch: $(VENV)/.dev
-	$(BIN)/python tools/test_torch.py $(TORCH)
+	$(BIN)/python tools/run/torch_versions.py $(TORCH)
 
 # 20,000 job and settings files that are changed at random, through the commands that read them.
 fuzz: $(VENV)/.dev
@@ -94,6 +112,7 @@ check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/mypy tests/typing
+	$(BIN)/python tools/pyright.py
 	$(BIN)/python tools/docs.py --check
 	$(BIN)/python tools/house.py
 
@@ -105,8 +124,18 @@ bench: $(VENV)/.dev
 	$(BIN)/python bench/run.py
 	$(BIN)/python bench/parallelism.py
 
+# Ten kinds of hang under every launcher, and healthy runs without an alarm: 40 minutes. HANGS="--share 7": two hangs.
+hangs: $(VENV)/.dev
+	$(BIN)/python bench/hangs/run.py $(HANGS)
+	$(if $(HANGS),,$(BIN)/python bench/hangs/healthy.py)
+
 docs: $(VENV)/.dev
 	$(BIN)/python tools/docs.py
+
+# The files of a release in dist/, from the commit that is checked out; see docs/development/releasing.md.
+release: $(VENV)/.dev
+	$(BIN)/python tools/release.py build
+	$(BIN)/python tools/release.py verify
 
 # After a change of a cell: NOTEBOOKS="01 04" executes these two. The fourth measures, and wants an idle machine.
 notebooks: $(VENV)/.dev
@@ -116,7 +145,7 @@ notebooks: $(VENV)/.dev
 # off, if Chromium is there to see it.
 site: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
-	$(BIN)/python tools/width.py build/site
+	$(BIN)/python tools/site/width.py build/site
 	@echo "build/site/index.html"
 
 clean:

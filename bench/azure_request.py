@@ -1,6 +1,6 @@
 """Build the body of examples/torch_cifar10.yaml with the Azure ML SDK as its users do, as a whole process; print it.
 
-    .venv-azureml/bin/python bench/azure_request.py          (tools/test_parity.py makes the environment)
+    .venv-azureml/bin/python bench/azure_request.py          (tools/run/parity.py makes the environment)
 
 It uses no network: the client's own code makes the body from a `command(...)` before it would send anything.
 """

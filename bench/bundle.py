@@ -3,11 +3,13 @@
 Makes a folder of 5,000 files and 200 MB (source text as Python's own library has it, and one eighth that does not
 compress, as weights and images are), then packs it in every way that comes into question. Each row is the best of
 several runs with a warm page cache; ratios between rows are what counts. zlib-ng is measured where it is installed.
+The last rows are of 200 MB of data, which nobody searches for secrets as one searches code.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import io
 import json
 import os
@@ -29,6 +31,10 @@ from cloudtrain.code.tree import scan
 from cloudtrain.code.unpack import unpack
 
 FILES, TOTAL, RUNS = 5_000, 200_000_000, 3
+DATA_FILES = 1_000
+DATA_MOST = 1.3
+DATA_HASHED = "data: read and hash with hashlib; CPU"
+DATA_OURS = "data: cloudtrain reads, hashes, searches; CPU"
 Row = dict[str, Any]
 
 
@@ -42,6 +48,9 @@ def main() -> int:
         tree = Path(folder, "src")
         make_tree(tree, options.files, options.bytes)
         rows = [*packing_rows(tree, Path(folder)), *reading_rows(tree, Path(folder))]
+        data = Path(folder, "data")
+        make_data(data, options.bytes)
+        rows += data_rows(data)
     report = {"machine": machine(), "files": options.files, "bytes": options.bytes, "rows": rows}
     print_table(report)
     if options.json:
@@ -79,6 +88,26 @@ def make_tree(root: Path, files: int, total: int) -> None:
         path.write_bytes(rng.randbytes(size) if number % 8 == 0 else cut(text, rng, size))
 
 
+def make_data(root: Path, total: int) -> None:
+    """Make a thousand files of data that add up to `total`: tables, rows of JSON, and numbers as arrays hold them."""
+    rng = random.Random(7)
+    size = total // DATA_FILES
+    numbers = "".join(f"{rng.random():.6f},{rng.randrange(1000)}\n" for _ in range(size // 10))
+    rows = "".join(
+        json.dumps(
+            {"id": number, "text": "a word " * rng.randrange(20), "key": rng.getrandbits(64)}
+        )
+        + "\n"
+        for number in range(size // 40)
+    )
+    kinds = {"csv": numbers.encode(), "jsonl": rows.encode(), "npy": rng.randbytes(size)}
+    root.mkdir()
+    for number in range(DATA_FILES):
+        kind = list(kinds)[number % len(kinds)]
+        content = f"{number}\n".encode() + kinds[kind]
+        (root / f"part{number}.{kind}").write_bytes((content * (1 + size // len(content)))[:size])
+
+
 def cut(text: bytes, rng: random.Random, size: int) -> bytes:
     """Return `size` bytes of the text, from several places, so that no two files are alike."""
     parts, left = [], size
@@ -89,13 +118,15 @@ def cut(text: bytes, rng: random.Random, size: int) -> bytes:
     return b"".join(parts)
 
 
-def seconds(work: Callable[[], object], runs: int = RUNS) -> float:
+def seconds(
+    work: Callable[[], object], runs: int = RUNS, clock: Callable[[], float] = time.perf_counter
+) -> float:
     """Return the shortest time of several runs."""
     times = []
     for _ in range(runs):
-        start = time.perf_counter()
+        start = clock()
         work()
-        times.append(time.perf_counter() - start)
+        times.append(clock() - start)
     return min(times)
 
 
@@ -214,6 +245,17 @@ def reading_rows(tree: Path, folder: Path) -> Iterator[Row]:
         }
 
 
+def data_rows(tree: Path) -> Iterator[Row]:
+    """Yield the processor time that data takes: as a bundle, and only to be read and hashed."""
+
+    def hash_all() -> None:
+        for path in tree.iterdir():
+            hashlib.sha256(path.read_bytes()).hexdigest()
+
+    for name, work in ((DATA_HASHED, hash_all), (DATA_OURS, lambda: scan(tree))):
+        yield {"name": name, "seconds": seconds(work, clock=time.process_time)}
+
+
 def print_table(report: dict[str, Any]) -> None:
     machine = ", ".join(f"{name} {value}" for name, value in report["machine"].items())
     print(f"{report['files']} files, {report['bytes'] / 1e6:.0f} MB; {machine}")
@@ -232,14 +274,17 @@ def print_table(report: dict[str, Any]) -> None:
 
 
 def verdict(rows: list[Row]) -> int:
-    """Return 1 when the budget is not kept: at least three times as fast as the SDK's way, hashing included."""
+    """Return 1 when a budget is not kept: at least three times as fast as the SDK's way, hashing included; and data takes
+    at most 1.3 times the processor time of reading and hashing it."""
     ours = next(row for row in rows if row["name"] == "cloudtrain: read, hash and write")
-    kept = ours["speedup"] >= 3
-    print(
-        f"\nbudget: 3.0 times as fast; reached: {ours['speedup']:.1f} times",
-        "" if kept else "MISSED",
-    )
-    return 0 if kept else 1
+    took = {row["name"]: row["seconds"] for row in rows}
+    ratio = took[DATA_OURS] / took[DATA_HASHED]
+    for budget, reached, is_kept in (
+        ("3.0 times as fast", f"{ours['speedup']:.1f} times", ours["speedup"] >= 3),
+        ("1.3 times of hashing data", f"{ratio:.2f} times", ratio <= DATA_MOST),
+    ):
+        print(f"budget: {budget}; reached: {reached}", "" if is_kept else "MISSED")
+    return 0 if ours["speedup"] >= 3 and ratio <= DATA_MOST else 1
 
 
 if __name__ == "__main__":

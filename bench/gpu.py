@@ -232,7 +232,7 @@ def gpt(machine: Machine) -> Iterator[Figure]:
     out = checked(machine.run("gpt_saving", GPT, *arguments, *saving))
     stall = number(r"training stood still ([\d.]+) s", out)
     yield Figure(
-        "asynchronous checkpoint of 2 GB",
+        "asynchronous checkpoint of 1.5 GB",
         stall,
         "s stood still",
         "under 1",
@@ -319,7 +319,7 @@ def estimated_mib(
     """Estimate the memory: weights, gradients and AdamW in fp32 with their bf16 casts; activations of a transformer
     with flash attention, 34 bytes for each number of the residual stream and layer (Korthikanti et al., 2022); logits
     in bf16 and fp32 with the gradients of both."""
-    weights = layers * 12 * width**2 + 2 * vocabulary * width + context * width
+    weights = layers * 12 * width**2 + vocabulary * width + context * width
     tokens = sequences * context
     return (18 * weights + tokens * (34 * width * layers + 12 * vocabulary)) / 2**20
 

@@ -1,6 +1,6 @@
 """Build the request of examples/torch_cifar10.yaml with the SageMaker SDK v2, as a whole process, and print it.
 
-    .venv-sagemaker-v2/bin/python bench/sdk_request.py          (tools/test_parity.py makes the environment)
+    .venv-sagemaker-v2/bin/python bench/sdk_request.py          (tools/run/parity.py makes the environment)
 
 It uses no network: every HTTP request ends below botocore and gets a canned answer, so only the SDK's own time counts.
 """

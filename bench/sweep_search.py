@@ -19,7 +19,7 @@ from typing import Any
 
 import cloudtrain as ct
 from cloudtrain.lifecycle.sweeps.study import propose
-from cloudtrain.plans.states import Trial
+from cloudtrain.plans.progress import Trial
 
 DIGITS = Path(__file__).parents[1] / "training_scripts" / "digits_ddp" / "sweep.yaml"
 

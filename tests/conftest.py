@@ -6,6 +6,7 @@ import compileall
 import gc
 import itertools
 import os
+import pwd
 import re
 import signal
 import sys
@@ -103,7 +104,8 @@ def _new_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pat
 
 @pytest.fixture(autouse=True)
 def clean_environment(_new_folder: Callable[[str], Path]) -> Iterator[Path]:
-    """Only what programs need to start is left of the environment; home and state are new folders."""
+    """Only what programs need to start is left of the environment; home and state are new folders.
+    The home is that of the account, too."""
     home = _new_folder("home")
     before, folder = dict(os.environ), Path.cwd()
     _set_variables({
@@ -113,7 +115,17 @@ def clean_environment(_new_folder: Callable[[str], Path]) -> Iterator[Path]:
         "CLOUDTRAIN_STATE_DIR": str(home / "state"),
     })  # fmt: skip
     os.chdir(home)
-    yield home
+    look_up = pwd.getpwuid
+
+    def with_home(uid: int) -> pwd.struct_passwd:
+        fields = list(look_up(uid))
+        if uid == os.getuid():
+            fields[5] = str(home)
+        return pwd.struct_passwd(fields)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pwd, "getpwuid", with_home)
+        yield home
     os.chdir(folder)
     _set_variables(before)
 
@@ -181,12 +193,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 class _Slow:
-    """Marks what `slow_after` leaves to `make test-all`; before pytest selects by marks."""
+    """Marks what `slow_after` and `in_ci` leave out of `make test`; before pytest selects by marks."""
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         counts = dict[str, int]()
         for item in items:
+            if item.get_closest_marker("in_ci"):
+                item.add_marker("slow")
             if mark := item.get_closest_marker("slow_after"):
                 name = item.nodeid.partition("[")[0]
                 counts[name] = counts.get(name, 0) + 1
@@ -201,7 +215,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         name = item.nodeid.partition("[")[0]
         is_first = name not in seen
-        seen.add(name)
+        if item.get_closest_marker("in_ci"):  # beside the first of those that are only slow
+            is_first = True
+        else:
+            seen.add(name)
         drawn = (
             zlib.crc32(f"{config.option.share_seed} {item.nodeid}".encode()) % config.option.share
             == 0

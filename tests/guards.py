@@ -1,4 +1,4 @@
-"""Comparisons with packages of exact versions, which only the development environment has."""
+"""What a test needs of its machine: a system, or packages of exact versions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ from typing import NoReturn
 import pytest
 from packaging.version import Version
 
+from cloudtrain.system.processes import HAS_PROC
 from cloudtrain.targets.sagemaker.catalogue import shapes
+
+needs_proc = pytest.mark.skipif(not HAS_PROC, reason="needs /proc")
+"""As cloudtrain sees it, which the imitation of a Mac hides it from."""
 
 PINNED = "CLOUDTRAIN_TEST_PINNED" in os.environ
 """Read before the fixtures that remove cloudtrain's variables."""

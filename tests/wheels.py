@@ -9,7 +9,9 @@ import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 
-_UV = """#!{python}
+from tests.programs import write_program
+
+_UV = """\
 import json, os, subprocess, sys, time
 arguments = sys.argv[1:]
 with open({log!r}, "a") as log:
@@ -55,9 +57,7 @@ def write_uv(folder: Path) -> dict[str, str]:
     """Write a `uv` into the folder. It writes `log` and `log.json`, and `hold` makes it hang. Return the variables with
     which a program finds it, and may use it although pip has settings on the machine of the tests."""
     folder.mkdir()
-    program = folder / "uv"
-    program.write_text(
-        _UV.format(python=sys.executable, log=str(folder / "log"), hold=str(folder / "hold"))
-    )
-    program.chmod(0o755)
+    log = str(folder / "log")
+    hold = str(folder / "hold")
+    write_program(folder / "uv", _UV.format(python=sys.executable, log=log, hold=hold))
     return {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}", "UV_OFFLINE": "1"}

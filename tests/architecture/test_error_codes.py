@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import cloudtrain
-from cloudtrain.job.codes import error_codes
+from cloudtrain.job.problems import error_codes
 from tests.architecture.test_layers import tree
 
 PACKAGE = Path(cloudtrain.__file__).parent

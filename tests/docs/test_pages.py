@@ -12,32 +12,50 @@ import pytest
 
 import cloudtrain as ct
 from cloudtrain.cli.app import COMMANDS, run_command
-from cloudtrain.job.codes import error_codes
+from cloudtrain.job.problems import error_codes
 from cloudtrain.rules.engine import all_rules
 from cloudtrain.targets.registry import all_targets
 
 ROOT = Path(__file__).parents[2]
-TOOLS = ROOT / "tools"
-sys.path.insert(0, str(TOOLS))
+TOOLS = [str(ROOT / "tools" / folder) for folder in ("generate", "site")]
+sys.path[:0] = TOOLS
 try:
     import chart
-    import gen_settings_docs
     import pages
     import picture
+    import settings_docs
     import width
 finally:
-    sys.path.remove(str(TOOLS))
+    del sys.path[: len(TOOLS)]
 
+REFERENCE = ROOT / "docs" / "reference"
 README = (ROOT / "README.md").read_text("utf-8")
-SLOW = {"spot.md"}
+TRAINS = {"guides/spot.md"}
 """Pages on which something trains."""
-TORCH = {"hugging-face.md", "lightning.md", "your-script.md"}
+IN_CI = {
+    "start/five-minutes.md",
+    "start/first-run-on-aws.md",
+    "guides/hugging-face.md",
+    "guides/lightning.md",
+    "start/your-script.md",
+}
+"""Pages with the commands that take longest; `make test` has the others."""
+TORCH = {"guides/hugging-face.md", "guides/lightning.md", "start/your-script.md"}
 """Pages with a plan of torch processes for this machine."""
 
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in pages.PAGES],
+    [
+        pytest.param(
+            name,
+            marks=[
+                *([pytest.mark.slow] if name in TRAINS else []),
+                *([pytest.mark.in_ci] if name in IN_CI else []),
+            ],
+        )
+        for name in pages.PAGES
+    ],
 )
 def test_commands_print_what_a_page_shows(name: str) -> None:
     """Each command of the page, one after another, in a new folder with the page's files."""
@@ -75,7 +93,7 @@ def test_the_first_screen() -> None:
     assert "**Status: alpha.**" in screen
     claims = re.findall(r"^\* .*$", screen, re.MULTILINE)
     assert len(claims) == 5
-    assert all(re.search(r"\]\(docs/[\w-]+\.md(#[\w-]+)?\)", claim) for claim in claims)
+    assert all(re.search(r"\]\(docs/[\w/-]+\.md(#[\w-]+)?\)", claim) for claim in claims)
 
 
 @pytest.mark.skipif(find_spec("torch") is None, reason="a plan for this machine needs PyTorch")
@@ -90,7 +108,7 @@ def test_the_table_follows_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_measured_claims_are_measured() -> None:
     """The README's seconds are those of the measurements, and so are the bars of the chart."""
-    page = (ROOT / "docs" / "measurements.md").read_text("utf-8")
+    page = (ROOT / "docs" / "development" / "measurements.md").read_text("utf-8")
     measured = {pair.title: pair for pair in chart.pairs(page)}
     first = measured["the first step of a run here"]
     assert f"after {first.ours:.2f} s, with bare torchrun after {first.theirs:.2f} s" in README
@@ -105,7 +123,7 @@ def test_the_number_of_compared_requests() -> None:
     """What the page about tests says of them."""
     from tests.parity import azureml_jobs, jobs
 
-    page = (ROOT / "docs" / "tested.md").read_text("utf-8")
+    page = (REFERENCE / "tested.md").read_text("utf-8")
     assert f"{len(jobs.CASES)} jobs are built by SDK v2" in page
     assert f"{len(azureml_jobs.CASES)} jobs are built by azure-ai-ml" in page
 
@@ -121,8 +139,8 @@ def test_the_picture_is_small() -> None:
 
 def test_every_setting_is_described() -> None:
     """The reference of cloudtrain.toml has each setting of each target, with a meaning."""
-    text = gen_settings_docs.document()
-    assert (ROOT / "docs" / "settings.md").read_text("utf-8") == text
+    text = settings_docs.document()
+    assert (REFERENCE / "settings.md").read_text("utf-8") == text
     for target in all_targets():
         section = text.split(f"\n## [{target.name}]\n")[1].split("\n## ")[0]
         named = re.findall(
@@ -181,8 +199,7 @@ def test_what_a_browser_cuts_off_is_found(tmp_path: Path) -> None:
 
 def commands() -> list[str]:
     """The commands that pages name in blocks without `$`, because they need an account or take long."""
-    names = [*pages.PAGES, "which-tool.md", "tested.md"]
-    texts = [README, *((ROOT / "docs" / name).read_text("utf-8") for name in names)]
+    texts = [README, *(page.read_text("utf-8") for page in (ROOT / "docs").glob("*/*.md"))]
     found = set()
     for text in texts:
         for kind, block in re.findall(
@@ -201,11 +218,14 @@ def commands() -> list[str]:
 @pytest.mark.parametrize("line", commands())
 def test_commands_and_their_options_exist(line: str, capsys: pytest.CaptureFixture[str]) -> None:
     """As the help text of the command has them."""
-    words = re.sub(r"(?<= train\.py) .*", "", line).split()
-    assert words[1] in COMMANDS
-    run_command([words[1], "--help"])
+    # another program's command, also where it is quoted
+    line = re.sub(r'(?<= train\.py) .*|(?<= --) .*|"[^"]*"', "", line)
+    words = line.split()
+    of_all = words[1].startswith("-")
+    assert of_all or words[1] in COMMANDS
+    run_command(["--help"] if of_all else [words[1], "--help"])
     shown = capsys.readouterr().out
-    for option in (word.partition("=")[0] for word in words[2:] if word.startswith("-")):
+    for option in (word.partition("=")[0] for word in words[1:] if word.startswith("-")):
         assert re.search(rf"(?<![\w-]){re.escape(option)}(?![\w-])", shown), option
 
 
@@ -213,12 +233,12 @@ def test_rules_have_titles() -> None:
     """A heading of a rule's page says what is wrong. The list has each rule and error, with a link to its heading."""
     headings = [
         heading
-        for file in [*(ROOT / "docs").glob("rules-*.md"), ROOT / "docs" / "errors.md"]
+        for file in [*REFERENCE.glob("rules-*.md"), REFERENCE / "errors.md"]
         for heading in re.findall(r"^## (.*)$", file.read_text("utf-8"), re.MULTILINE)
     ]
     assert all(re.fullmatch(r"[A-Z]{2}\d{3} · \S.*[^.]", heading) for heading in headings)
     listed = re.findall(
-        r"^\| \[(\w+)\]\([\w-]+\.md#", (ROOT / "docs" / "rules.md").read_text("utf-8"), re.MULTILINE
+        r"^\| \[(\w+)\]\([\w-]+\.md#", (REFERENCE / "rules.md").read_text("utf-8"), re.MULTILINE
     )
     codes = {rule.code for rule in all_rules()} | {*error_codes()}
     assert {heading[:5] for heading in headings} == codes == {*listed}
@@ -228,7 +248,8 @@ def test_rules_have_titles() -> None:
 def test_the_landing_page_has_the_plans_of_its_job(monkeypatch: pytest.MonkeyPatch) -> None:
     """A tab for each target, with what `plan` prints for the README's job."""
     pytest.importorskip("mkdocs", reason="pip install 'cloudtrain[docs]'")
-    monkeypatch.syspath_prepend(str(TOOLS))
+    for folder in TOOLS:
+        monkeypatch.syspath_prepend(folder)
     import landing
 
     text = landing.landing_page()

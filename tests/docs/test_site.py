@@ -9,10 +9,31 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.deadlines import DEADLINE
 
 ROOT = Path(__file__).parents[2]
+
+
+BEFORE_FOLDERS = (
+    "adding-a-target adopting azureml azureml-launch azureml-sdk budgets bundle cli coming-from concepts cost "
+    "emulation environments errors fields first-run-on-aws first-run-on-azure first-run-on-slurm five-minutes "
+    "following github-action hangs history how-a-plan-is-made hugging-face in-a-notebook inside install "
+    "leaving-the-sdk lightning local machines measurements metrics notifications originals page platforms "
+    "processing queue releasing rules rules-azureml rules-local rules-portable rules-sagemaker rules-slurm runtime "
+    "sagemaker sagemaker-launch sagemaker-permissions sagemaker-sdk settings slurm spot sweeps tested "
+    "torch-versions tracking training-scripts troubleshooting tutorial where-files-go which-tool your-repository "
+    "your-script"
+).split()
+"""The pages that lay at the top of the site, where links of others still lead."""
+
+
+class Configuration(yaml.SafeLoader):
+    """Reads mkdocs.yml, and leaves out the functions that it names."""
+
+
+Configuration.add_multi_constructor("tag:yaml.org,2002:python/", lambda loader, suffix, node: None)
 
 
 @pytest.mark.slow
@@ -20,6 +41,7 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     """It is found by words of every part, also offline, and loads nothing from elsewhere."""
     pytest.importorskip("material", reason="pip install 'cloudtrain[docs]'")
     pytest.importorskip("mkdocstrings", reason="pip install 'cloudtrain[docs]'")
+    pytest.importorskip("mkdocs_redirects", reason="pip install 'cloudtrain[docs]'")
     argv = [
         sys.executable,
         "-m",
@@ -41,7 +63,10 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
         for entry in json.loads(index.partition("=")[2].rstrip(" ;\n"))["docs"]
     }
     made = {"reference/job.html", "reference/api.html", "reference/runtime.html"}
-    pages = {f"{page.stem}.html" for page in (ROOT / "docs").glob("*.md")}
+    pages = {
+        page.relative_to(ROOT / "docs").with_suffix(".html").as_posix()
+        for page in (ROOT / "docs").rglob("*.md")
+    }
     folders = {
         f"training_scripts/{page.parent.name}/index.html"
         for page in ROOT.glob("training_scripts/*/README.md")
@@ -54,8 +79,26 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     for page in site.rglob("*.html"):
         text = page.read_text("utf-8")
         assert not re.findall(r"<(?:script|link|img)[^>]+(?:src|href)=\"(?:https?:)?//", text), page
-    assert "Rehearse an interruption" in (site / "tutorial.html").read_text("utf-8")
+    assert "Rehearse an interruption" in (site / "start" / "tutorial.html").read_text("utf-8")
     assert "submit" in (site / "reference" / "api.html").read_text("utf-8")
+    for name in BEFORE_FOLDERS:
+        text = (site / f"{name}.html").read_text("utf-8")
+        leads_to = re.search(r'http-equiv="refresh" content="0; url=([^"]+)"', text)
+        assert leads_to, name
+        assert (site / leads_to[1]).is_file(), name
+
+
+def test_each_address_from_before_the_folders_leads_to_a_page() -> None:
+    """The page has the same name, unless it was renamed; no page lies outside of the folders."""
+    config = yaml.load((ROOT / "mkdocs.yml").read_text("utf-8"), Configuration)
+    (moved,) = (
+        plugin["redirects"]["redirect_maps"]
+        for plugin in config["plugins"]
+        if "redirects" in plugin
+    )
+    assert {name.removesuffix(".md") for name in moved} >= {*BEFORE_FOLDERS}
+    assert [page for page in moved.values() if not (ROOT / "docs" / page).is_file()] == []
+    assert [*(ROOT / "docs").glob("*.*")] == []
 
 
 def test_notebooks_are_shown_with_their_outputs(
@@ -63,8 +106,8 @@ def test_notebooks_are_shown_with_their_outputs(
 ) -> None:
     """Each cell's code, then what the notebook in git has of it: printed text, tables, pictures."""
     pytest.importorskip("mkdocs", reason="pip install 'cloudtrain[docs]'")
-    monkeypatch.syspath_prepend(str(ROOT / "tools"))
-    from site_hooks import notebook_page
+    monkeypatch.syspath_prepend(str(ROOT / "tools" / "site"))
+    from hooks import notebook_page
 
     outputs = [
         {"text": ["bold\n", "and more\n"]},

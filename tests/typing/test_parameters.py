@@ -34,6 +34,7 @@ TAKES = {
     "Channel": "str",
     "FiniteFloat": "float",
     "tuple[Preferred, ...]": "Texts | list[str | InstancePreference | Fields] | tuple[str | InstancePreference | Fields, ...]",
+    "MetricPatterns": "Mapping[str, str] | Literal['none']",
     "_Bounds": "Sequence[float]",
     "_WholeBounds": "Sequence[_Whole]",
     "SearchRange": "Range | Fields | Sequence[Json]",
@@ -61,7 +62,10 @@ def models() -> list[type[Model]]:
     return [
         model
         for model in found.values()
-        if model is not Model and not model.__name__.startswith("_")
+        if model is not Model
+        and not model.__name__.startswith("_")
+        # a table of a person's settings, which nobody makes in Python
+        and not model.__module__.startswith("cloudtrain.lifecycle.")
     ]
 
 

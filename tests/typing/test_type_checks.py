@@ -16,7 +16,7 @@ from cloudtrain.targets.registry import all_targets
 from tests.deadlines import DEADLINE
 
 REPOSITORY = Path(__file__).parents[2]
-PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
+PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
 WALK_THROUGH = "adding-a-target"
 """Made of the files of the sample target, which are checked as a package."""
 SAMPLE = REPOSITORY / "tests" / "sample_target" / "src"
@@ -82,6 +82,7 @@ def cells_of(notebook: Path) -> str:
 def test_documented_calls_type_check(tmp_path: Path, pytestconfig: pytest.Config) -> None:
     """Every Python block of the pages, every notebook, and `jobs.py` with the mistakes that must be found."""
     pytest.importorskip("mypy")
+    assert len({page.stem for page in PAGES}) == len(PAGES) > 50
     programs = {f"page_{page.stem}": blocks_of(page) for page in PAGES if page.stem != WALK_THROUGH}
     programs |= {f"notebook_{notebook.stem}": cells_of(notebook) for notebook in NOTEBOOKS}
     programs["jobs"] = (REPOSITORY / "tests" / "typing" / "jobs.py").read_text("utf-8")

@@ -1,4 +1,4 @@
-"""The hour of a newcomer: `docs/tutorial.md`, from top to bottom, in a new environment made from the wheel.
+"""The hour of a newcomer: `docs/start/tutorial.md`, from top to bottom, in a new environment made from the wheel.
 
 Every file of the page is written, every command runs, and every output is compared with the one on the page.
 `pytest tests/wheel/test_tutorial.py --update-golden` writes what the commands printed into the page.
@@ -25,7 +25,7 @@ from tests.wheel.conftest import ROOT, run
 
 pytestmark = [pytest.mark.wheel, pytest.mark.torch]
 
-PAGE = ROOT / "docs" / "tutorial.md"
+PAGE = ROOT / "docs" / "start" / "tutorial.md"
 
 HOME = "/home/ada"
 """Stands on the page for the reader's home."""

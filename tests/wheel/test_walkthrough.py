@@ -1,4 +1,4 @@
-"""`docs/adding-a-target.md` is made of the sample target's own code."""
+"""`docs/development/adding-a-target.md` is made of the sample target's own code."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from tests.wheel.conftest import ROOT
 from tests.wheel.test_sample_target import JOB, PACKAGE
 
-PAGE = (ROOT / "docs" / "adding-a-target.md").read_text()
+PAGE = (ROOT / "docs" / "development" / "adding-a-target.md").read_text()
 BLOCKS = re.findall(r"^`([\w./]+)`:\n\n```\w+\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 FILES = sorted(
     str(file.relative_to(PACKAGE)) for file in PACKAGE.rglob("*") if file.suffix in (".py", ".toml")

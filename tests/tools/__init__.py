@@ -1,0 +1,1 @@
+"""The programs in tools/ that make what the tests run on."""
