@@ -1,7 +1,7 @@
 """Which process is which rank of a run: a file for each rank in the run's folder.
 
     ranks/N.json     the process of rank N: see `RegisteredRank`
-    ranks/N.stacks   what faulthandler writes into when the process gets the registered signal
+    ranks/N.stacks   the stacks of its main thread, one for each time that somebody has asked
 
 A process registers when it first uses the runtime. A started process has its rank in
 `/proc/PID/environ`, a forked one has not, and a process of another node is in no process table; so
@@ -17,7 +17,6 @@ import os
 import signal
 import sys
 import tempfile
-import threading
 from contextlib import suppress
 from typing import IO, Any, NamedTuple
 
@@ -35,7 +34,7 @@ FOLDER = "ranks"
 """The folder inside a run's folder."""
 
 _AFTER_FIRST = 5
-"""The distance of our signal from the first real-time signal. Slurm and users send SIGUSR1 and
+"""The distance of our signals from the first real-time signal. Slurm and users send SIGUSR1 and
 SIGUSR2, and the C library keeps the first real-time signals for itself."""
 
 _VARIABLES = """
@@ -66,11 +65,11 @@ class RegisteredRank(NamedTuple):
         rank: its rank, or the number of its instance where every instance has a rank 0 of its own.
         local_rank: its rank on its instance.
         attempt: how often its launcher or its job had been restarted before.
-        signal: the signal on which it writes the stacks of all threads; None if it does not.
+        signal: the signal on which its main thread writes its stack as soon as it runs Python code;
+            None if it does not. On the next signal it writes it at once, wherever it is.
         stacks: the file into which it writes them.
         cwd: its working folder when it registered.
         environ: the variables that its launcher has set.
-        main_thread: the number of its main thread in the stacks.
     """
 
     pid: int
@@ -84,7 +83,6 @@ class RegisteredRank(NamedTuple):
     stacks: str | None
     cwd: str
     environ: dict[str, str]
-    main_thread: int | None = None
 
     @property
     def is_alive(self) -> bool:
@@ -93,11 +91,11 @@ class RegisteredRank(NamedTuple):
         return bool(self.start) and self.boot == boot_id() and self.start == start_of(self.pid)
 
     def can_dump(self) -> bool:
-        """Return whether the signal makes the process write its stacks. It kills a process that
+        """Return whether the two signals make the process write its stack. They kill a process that
         has replaced its program since, which has the same id and start."""
         if self.signal is None or not self.is_alive:
             return False
-        return bool(_caught_signals(self.pid) >> (self.signal - 1) & 1)
+        return _caught_signals(self.pid) >> (self.signal - 1) & 0b11 == 0b11
 
 
 def read_ranks(run: str | os.PathLike[str]) -> list[RegisteredRank]:
@@ -142,6 +140,10 @@ _asked: list[tuple[int, int]] = []
 
 _registered: list[int] = []
 """The id of this process, if it has registered."""
+
+WRITER = "_cloudtrain_writes_stack"
+"""The function that is the innermost frame where a main thread wrote its stack between two
+instructions."""
 
 _stacks: list[IO[bytes]] = []
 """The open file of stacks, which must stay open as long as the process lives."""
@@ -213,7 +215,7 @@ def _is_ranked(variables: Mapping[str, str]) -> bool:
 
 def _write(path: str, number: int, local_rank: int) -> None:
     stacks = f"{path[: -len('.json')]}.stacks"
-    signal_number = _dump_on_signal(stacks)
+    signal_number = _dump_on_signals(stacks)
     variables = os.environ
     attempt = variables.get("TORCHELASTIC_RESTART_COUNT") or variables.get("SLURM_RESTART_COUNT")
     record = RegisteredRank(
@@ -228,7 +230,6 @@ def _write(path: str, number: int, local_rank: int) -> None:
         stacks=None if signal_number is None else os.path.abspath(stacks),
         cwd=os.getcwd(),
         environ={name: variables[name] for name in _VARIABLES if name in variables},
-        main_thread=threading.main_thread().ident,
     )
     replace_json(path, record._asdict())
 
@@ -247,22 +248,43 @@ def own_host() -> str:
     return os.environ.get("SLURMD_NODENAME") or os.uname().nodename
 
 
-def _dump_on_signal(path: str) -> int | None:
-    """Make this process write the stacks of all threads into a file when it gets a signal, and
-    return the signal; None where there is none to use. The stacks hold names and lines, and no
-    values."""
+def _dump_on_signals(path: str) -> int | None:
+    """Make the main thread write its stack into a file when the process gets a signal or the next
+    one, and return the first of them; None where there is none to use. The stack holds names and
+    lines, and no values.
+
+    faulthandler does not wait for Python's lock, so it may read frames while they change, and end
+    the process: with all threads it did so in 4 of 2,400 processes that were importing. Hence the
+    first signal has a handler in Python, which runs between two instructions. The second is for a
+    main thread that is in C code, where its frames do not change, and is for nobody else.
+    """
     first = getattr(signal, "SIGRTMIN", None)
     if first is None:
         return None
     number = int(first) + _AFTER_FIRST
-    is_ours = bool(_stacks)
-    if not is_ours and signal.getsignal(number) is not signal.SIG_DFL:
+    if not _stacks and not _are_free(number, number + 1):
         return None  # the script's own
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     file = os.fdopen(descriptor, "ab", buffering=0)
-    faulthandler.register(number, file=file, all_threads=True, chain=False)
+    try:
+        signal.signal(number, _cloudtrain_writes_stack)
+    except ValueError:  # only the main thread can do it
+        file.close()
+        return None
+    signal.siginterrupt(number, False)  # C code need not expect that a call of the system ends early
+    faulthandler.register(number + 1, file=file, all_threads=False, chain=False)
     _stacks[:] = [file]
     return number
+
+
+def _are_free(*numbers: int) -> bool:
+    return all(signal.getsignal(number) is signal.SIG_DFL for number in numbers)
+
+
+def _cloudtrain_writes_stack(*_: object) -> None:
+    """Write the stack of the main thread, which runs this. Training goes on whatever happens."""
+    with suppress(Exception):
+        faulthandler.dump_traceback(_stacks[0], all_threads=False)
 
 
 def _caught_signals(pid: int) -> int:

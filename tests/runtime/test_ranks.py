@@ -11,7 +11,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 import cloudtrain
+from cloudtrain.runtime.hangs.stacks import read_stacks
 from cloudtrain.runtime.ranks import read_ranks
 from tests.deadlines import DEADLINE
 from tests.guards import needs_proc
@@ -58,27 +61,81 @@ def test_a_process_registers_at_its_first_use_of_the_runtime(tmp_path: Path) -> 
 
 
 @needs_proc
-def test_the_signal_writes_the_stacks_and_the_process_goes_on(tmp_path: Path) -> None:
-    """The stacks name functions and lines, and no values."""
+@pytest.mark.parametrize(
+    ("wait", "after_first"),
+    [("sys.stdin.read()", 1), ("while not is_over: pass", 0)],
+    ids=["in C code", "in Python"],
+)
+def test_a_signal_writes_the_stack_and_the_process_goes_on(
+    tmp_path: Path, wait: str, after_first: int
+) -> None:
+    """The stack names functions and lines, and no values. A main thread in C code answers the second signal only."""
     script = (
-        "import sys\n"
-        "from cloudtrain import runtime\n"
+        "import sys, threading; from cloudtrain import runtime\n"
+        "is_over = []\n"
         "def load_next_batch(password):\n"
-        f"    {WAIT}\n"
+        "    print('ready', flush=True)\n"
+        f"    {wait}\n"
         "runtime.run_dir()\n"
+        "thread = threading.Thread(target=lambda: is_over.append(sys.stdin.read()))\n"
+        f"{'' if after_first else 'thread.start()'}\n"
         "load_next_batch('secret')\n"
     )
     with rank(tmp_path, script) as process:
         (found,) = read_ranks(tmp_path)
         assert found.signal is not None
         assert found.stacks is not None
-        os.kill(process.pid, found.signal)
+        os.kill(process.pid, found.signal + after_first)
         deadline = time.monotonic() + DEADLINE
         while "<module>" not in Path(found.stacks).read_text():
+            assert process.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.01)
-        assert "line 4 in load_next_batch" in Path(found.stacks).read_text()
-        assert "secret" not in Path(found.stacks).read_text()
+        text = Path(found.stacks).read_text()
+        assert "in load_next_batch" in text
+        assert "secret" not in text
+    assert process.returncode == 0
+
+
+@needs_proc
+def test_a_process_registers_no_stack_from_another_thread(tmp_path: Path) -> None:
+    """Only the main thread can set Python's handler, without which a stack may be read while it changes."""
+    script = (
+        "import sys, threading\n"
+        "def use():\n    from cloudtrain import runtime; runtime.run_dir()\n"
+        f"thread = threading.Thread(target=use); thread.start(); thread.join(); {WAIT}\n"
+    )
+    with rank(tmp_path, script):
+        (found,) = read_ranks(tmp_path)
+        assert found.is_alive
+        assert not found.can_dump()
+
+
+@needs_proc
+@pytest.mark.slow
+def test_a_busy_process_lives_through_a_thousand_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two threads call and return all the time. One in a hundred looks ended the process, when faulthandler read frames
+    that changed."""
+    monkeypatch.setattr("cloudtrain.runtime.hangs.stacks._SETTLED", 0.001)
+    script = (
+        "import json, re, sys, threading; from cloudtrain import runtime; runtime.run_dir()\n"
+        "is_over = threading.Event()\n"
+        "def wait():\n    sys.stdin.read(); is_over.set()\n"
+        "def work():\n"
+        "    while not is_over.is_set():\n"
+        "        sorted(range(50), key=lambda number: -number); re.compile(str(id(object())))\n"
+        "for function in (wait, work):\n    threading.Thread(target=function).start()\n"
+        "print('ready', flush=True); work()\n"
+    )
+    with rank(tmp_path, script) as process:
+        (found,) = read_ranks(tmp_path)
+        for _ in range(1000):
+            stack = read_stacks({0: process.pid}, [found])[0]
+            assert process.poll() is None
+            assert stack is not None
+            assert (stack[-1].function, stack[-2].function) == ("<module>", "work")
     assert process.returncode == 0
 
 

@@ -1,7 +1,7 @@
 """What the processes of a run are doing: the stacks of their main threads, and the time that they
 have used a processor. Names and lines only, never values, which may be secrets.
 
-A rank that has registered writes its own stacks when it gets a signal. py-spy reads those of any
+A rank that has registered writes its own stack when it gets a signal. py-spy reads that of any
 other Python process, and of one that does not answer, where it is installed and allowed to.
 """
 
@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from cloudtrain.runtime.proc import child_pids, stat_fields, state_of
-from cloudtrain.runtime.ranks import RegisteredRank
+from cloudtrain.runtime.ranks import WRITER, RegisteredRank
 
 TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
 if TYPE_CHECKING:
@@ -35,30 +35,23 @@ class Frame(NamedTuple):
 
 # Read the two formats.
 
-_THREAD = re.compile(r"(?:Current thread|Thread) 0x([0-9a-f]+)\b.*\(most recent call first\):")
+_STACK = "Stack (most recent call first):"
 _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 
 
-def main_of_faulthandler(text: str, main_thread: int | None = None) -> list[Frame] | None:
-    """Return the frames of the main thread in the last dump of a file that faulthandler wrote, the
-    innermost first; None without a dump.
-
-    Python lists the newest thread first, so the main thread is the last one, unless its number
-    `main_thread` is known.
-    """
-    threads: list[tuple[int, list[Frame]]] = []
-    for line in text.splitlines():
-        head = _THREAD.match(line)
-        if head is not None:
-            threads.append((int(head[1], 16), []))
-            continue
+def main_of_faulthandler(text: str) -> list[Frame] | None:
+    """Return the frames of the last stack in a file that faulthandler wrote for a main thread, the
+    innermost first; None without a stack."""
+    _, head, stack = text.rpartition(_STACK)
+    if not head:
+        return None
+    frames = []
+    for line in stack.splitlines():
         match = _FRAME.match(line)
-        if match is not None and threads:
-            threads[-1][1].append(Frame(match[3], match[1], int(match[2])))
-    for number, frames in reversed(threads):
-        if main_thread in (None, number):
-            return frames
-    return threads[-1][1] if threads else None
+        if match is not None:
+            frames.append(Frame(match[3], match[1], int(match[2])))
+    is_writers = bool(frames) and frames[0].function == WRITER
+    return frames[1:] if is_writers else frames
 
 
 def main_of_py_spy(text: str) -> list[Frame] | None:
@@ -78,7 +71,8 @@ def main_of_py_spy(text: str) -> list[Frame] | None:
 # Ask processes.
 
 _ANSWER = 2.0
-"""Seconds that a process has to begin its answer to the signal. It takes 0.1 ms."""
+"""Seconds that a process has to begin its answer to a signal. It takes 0.1 ms where the main thread
+runs Python code, and does not come where it is in C code, as in a collective."""
 
 _SETTLED = 0.05
 """Seconds after which a dump that does not grow is whole."""
@@ -103,14 +97,14 @@ def read_stacks(
         pids: maps ranks to the ids of their processes on this machine.
         registered: the ranks that have registered.
     """
-    asked = []
-    for rank in registered:
-        if pids.get(rank.rank) == rank.pid and rank.can_dump():
-            asked.append(_Asked(rank))
-    deadline = time.monotonic() + _ANSWER
     stacks: dict[int, list[Frame] | None] = dict.fromkeys(pids)
-    for one in asked:
-        stacks[one.rank] = one.wait(deadline)
+    waiting = [rank for rank in registered if pids.get(rank.rank) == rank.pid]
+    for after_first in (0, 1):
+        asked = [_Asked(rank, after_first) for rank in waiting if _can_answer(rank)]
+        deadline = time.monotonic() + _ANSWER
+        for one in asked:
+            stacks[one.rank] = one.wait(deadline)
+        waiting = [rank for rank in waiting if stacks[rank.rank] is None]
 
     py_spy = find_py_spy()
     for number, pid in pids.items():
@@ -119,18 +113,22 @@ def read_stacks(
     return stacks
 
 
-class _Asked:
-    """A rank that has got the signal for its stacks."""
+def _can_answer(rank: RegisteredRank) -> bool:
+    """Return whether the rank would write its stack now, and not when it is continued."""
+    return rank.can_dump() and state_of(stat_fields(rank.pid)) != "T"
 
-    def __init__(self, rank: RegisteredRank) -> None:
+
+class _Asked:
+    """A rank that has got a signal for its stack."""
+
+    def __init__(self, rank: RegisteredRank, after_first: int) -> None:
         assert rank.signal is not None
         assert rank.stacks is not None
         self.rank = rank.rank
         self._path = rank.stacks
-        self._main_thread = rank.main_thread
         self._start = self._size()
         with suppress(OSError):  # it has just ended
-            os.kill(rank.pid, rank.signal)
+            os.kill(rank.pid, rank.signal + after_first)
 
     def wait(self, deadline: float) -> list[Frame] | None:
         """Return the frames; None if the dump has not begun at the deadline."""
@@ -151,7 +149,7 @@ class _Asked:
                 content = file.read()
         except OSError:
             return None
-        return main_of_faulthandler(content.decode("utf-8", "replace"), self._main_thread)
+        return main_of_faulthandler(content.decode("utf-8", "replace"))
 
     def _size(self) -> int:
         try:

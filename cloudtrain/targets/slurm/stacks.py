@@ -42,7 +42,7 @@ def _look(rank: RegisteredRank, answer: list[str] | None) -> Look:
     state, _, share = answer[0].partition(" ")
     return Look(
         rank.rank,
-        main_of_faulthandler("\n".join(answer[1:]), rank.main_thread),
+        main_of_faulthandler("\n".join(answer[1:])),
         share=int(share) / 1000,
         state="" if state == "-" else state,
         host=rank.host,
