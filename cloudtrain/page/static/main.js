@@ -47,6 +47,7 @@ function App() {
       }
     };
     addEventListener("hashchange", look);
+    look(); // the address may have changed since it was drawn
     addEventListener("keydown", press);
     return () => {
       removeEventListener("hashchange", look);
