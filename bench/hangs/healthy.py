@@ -117,7 +117,7 @@ def main() -> int:
             failures += 1
             continue
         pauses = [after - before for before, after in pairwise(times)]
-        print(f"{len(times):5} reports, longest pause {max(pauses):5.1f} s  {recipe}")
+        print(f"{len(times):5} reports, longest pause {max(pauses, default=0.0):5.1f} s  {recipe}")
         for notice in notices:
             print(f"      {notice.kind}: {notice.text}")
         alarms += len(notices)
