@@ -2,15 +2,17 @@
 
 import { html, useMemo, useState } from "./vendor/standalone.module.js";
 import {
-  Document, Empty, Failed, State, age, dollars, lasted, number, post, runAddress, runLink, useData,
+  Document, ENDED, Empty, Failed, State, age, dollars, lasted, number, post, priceOf, runAddress, runLink, useData,
 } from "./parts.js";
 import { Chart, places, useControls } from "./curves.js";
-import { own, runNamed } from "./store.js";
+import { own, runNamed, useRuns } from "./store.js";
 
 export function Compare({ names }) {
+  useRuns();
   const runs = names.map(runNamed).filter(Boolean);
+  const isLive = runs.some((run) => !ENDED.has(run.state));
   const query = names.map((name) => `run=${encodeURIComponent(name)}`).join("&");
-  const { data, error } = useData(`/api/compared?${query}`, 5);
+  const { data, error } = useData(`/api/compared?${query}`, isLive ? 5 : 0);
   const controls = useControls();
   const charts = useMemo(() => chartsOf(data ?? {}, controls.x), [data, controls.x]);
   const differing = differingFields(runs);
@@ -39,8 +41,6 @@ export function Compare({ names }) {
 }
 
 const givenTo = (run, name) => own(name, run.hyperparameters) ?? "";
-
-const priceOf = (run) => run.cost ?? run.estimate;
 
 function Difference({ before, after }) {
   const query = `before=${encodeURIComponent(before)}&after=${encodeURIComponent(after)}`;

@@ -2,12 +2,12 @@
 
 import { html, useEffect, useState } from "./vendor/standalone.module.js";
 import {
-  Copy, Document, Empty, Failed, State, bytes, dollars, duration, lasted, moment, number, post,
+  Copy, Document, Empty, Failed, State, bytes, dollars, duration, lasted, moment, number, post, priceOf,
   runAddress, runLink, useData,
 } from "./parts.js";
 import { Curves, Scatter } from "./curves.js";
 import { Log } from "./log.js";
-import { runNamed } from "./store.js";
+import { runNamed, useRuns } from "./store.js";
 
 const TABS = [
   ["", "curves"],
@@ -27,6 +27,7 @@ export function Run({ name, tab, path }) {
   useEffect(() => {
     if (run) setSeconds(run.is_final ? 0 : Math.max(2, run.every));
   }, [run?.is_final, run?.every]);
+  useRuns(); // its notes and tags are there
   const stored = runNamed(name) ?? {};
   if (!run) {
     return html`<main class="run-view" aria-busy=${!error}><header class="run-head"><h2 class="foreign">${name}</h2>
@@ -183,7 +184,7 @@ function Actions({ run, stored }) {
       setSaid({ error: error.message });
     }
   };
-  const price = stored.cost ?? stored.estimate;
+  const price = priceOf(stored);
   const soFar = price ? ` It has cost ${dollars(price)} so far.` : "";
   const asks = {
     stop: `Stop ${run.name}? Its processes may save first.${soFar}`,
