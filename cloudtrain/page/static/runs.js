@@ -92,6 +92,7 @@ export function Runs({ view, setView }) {
   const shown = rows.slice(list.first, list.first + list.count);
   const isLive = useMemo(() => runs.some((run) => !ENDED.has(run.state)), [runs]);
   const live = useData(isLive ? "/api/live" : null, 2).data ?? NOTHING;
+  const states = useMemo(() => Map.groupBy(runs, (run) => run.state), [runs]);
   const tags = useMemo(() => [...new Set(runs.flatMap((run) => Object.keys(run.tags ?? {})))], [runs]);
 
   useEffect(() => {
@@ -137,6 +138,10 @@ export function Runs({ view, setView }) {
         compare ${chosen.length}</a>`}
       <span class="dim" role="status">${counted(count, runs.length)}</span>
     </div>
+    ${states.size > 1 && html`<div class="states" role="group" aria-label="states">
+      ${[...states].map(([state, members]) => html`<button type="button" key=${state} aria-pressed=${filter === `state:${state}`}
+        onClick=${() => setView({ ...view, filter: filter === `state:${state}` ? "" : `state:${state}` })}>
+        <${State} state=${state}/> ${members.length.toLocaleString("en")}</button>`)}</div>`}
     ${error && html`<p class="said bad" role="alert">${error}</p>`}
     <${Attention} runs=${runs} live=${live}/>
     ${!runs.length && html`<${Empty}>No run yet. Start one:${" "}
@@ -174,12 +179,13 @@ function Row({ run, live, top, index, isAt, isChosen, choose }) {
     <span role="cell" class="mark"><input type="checkbox" checked=${isChosen}
       aria-label=${`choose ${run.name}`} onChange=${() => choose(run.name)}/></span>
     <span role="cell" class="c-name foreign">${run.pinned && html`<span title="pinned">★ </span>`}
-      <a href=${runLink(run.name)} title=${run.note || run.name}>${run.name}</a></span>
+      <a href=${runLink(run.name)} title=${run.note || run.name}>${run.name}</a>
+      ${Object.entries(run.tags ?? {}).map(([name, value]) => html` <span class="dim foreign">${name}=${value}</span>`)}</span>
     <span role="cell" class="c-state"><${State} state=${run.state}/></span>
     <span role="cell" class="c-target">${run.target}</span>
     <span role="cell" class="c-metric" title=${main && `${main.name}, best ${number(main.best)}`}>
       <${Sparkline} trend=${main?.trend} label=${`trend of ${main?.name}`}/>
-      ${main && number(main.last)}
+      ${main && html`<span class="dim">${main.name}</span> ${number(main.last)}`}
       ${live?.progress && html`<span class="dim"> ${progress(live.progress)}</span>`}</span>
     <span role="cell" class="c-age">${age(run.created)}</span>
     <span role="cell" class="c-duration">${lasted(run)}</span>
