@@ -12,9 +12,8 @@ from typing import Any
 from starlette.concurrency import run_in_threadpool
 
 from cloudtrain.errors import CloudtrainError
-from cloudtrain.lifecycle.runs.overview import Unsettled, handle_on, store_marks, unsettled
+from cloudtrain.lifecycle.runs.overview import Row, Unsettled, handle_on, store_marks, unsettled
 from cloudtrain.lifecycle.runs.run import Run
-from cloudtrain.lifecycle.store.store import RunRecord
 from cloudtrain.plans.progress import RunStatus
 
 _EVERY = 0.5
@@ -58,12 +57,12 @@ class Feed:
         which have the revision 0."""
         self._marks: list[tuple[int, int]] = []
         """Those of the store before the last look."""
-        self._records: dict[str, RunRecord] = {}
+        self._records: dict[str, Row] = {}
         self._runs: dict[str, Run] = {}
         """The runs that have not ended."""
         self._statuses: dict[str, RunStatus] = {}
         """What they did when they were last looked at."""
-        self._unread: list[RunRecord] = []
+        self._unread: list[Row] = []
         """Ended runs whose metrics the store does not have. The newest comes last."""
         self._waiting: set[asyncio.Event] = set()
         self._due: dict[str, float] = {}

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from cloudtrain.lifecycle.runs.costs import RunCost, cost_of
 from cloudtrain.lifecycle.runs.find import kind_of, queue_of
@@ -104,6 +104,10 @@ def overview(*, changed_since: int | None = None) -> Overview:
         )
         runs.append(stored)
     return Overview(runs, revision, number)
+
+
+Row: TypeAlias = RunRecord
+"""A run as the store has it, for those who do not use the store."""
 
 
 class Unsettled(NamedTuple):
