@@ -330,11 +330,12 @@ PAGE = """
 import asyncio, sys, time
 from cloudtrain.page.feed import Feed
 from cloudtrain.page.forms import pack
-from cloudtrain.page.listing import listing
+from cloudtrain.page.listing import Listing
 
-pack(listing())
+listing = Listing()
+listing.runs(newest=0)  # as when the page starts
 before = time.process_time()
-packed = pack(listing())
+packed = pack(listing.runs())
 print(time.process_time() - before, file=sys.stderr)
 assert len(packed.data) > 10_000
 
@@ -359,8 +360,8 @@ asyncio.run(idle())
 
 
 def page_cost(runs: int) -> list[Result]:
-    """Measure the page's server with 10,000 runs, in processor time: 0.5 s for the whole list, and 0.5% of a core while
-    50 pages wait and nothing happens."""
+    """Measure the page's server with 10,000 runs, in processor time: 0.15 s for the whole list, and 0.5% of a core
+    while 50 pages wait and nothing happens."""
     with tempfile.TemporaryDirectory() as folder:
         _fill_store(Path(folder), 10_000)
         env = environment(CLOUDTRAIN_STATE_DIR=folder)
@@ -374,7 +375,7 @@ def page_cost(runs: int) -> list[Result]:
     whole = statistics.median(lists)
     idle = 100 * statistics.median(shares)
     return [
-        Result("page, 10,000 runs", whole, "limit: 0.5 s", 0.5, whole / 0.5, "at most 0.5 s", whole <= 0.5),
+        Result("page, 10,000 runs", whole, "limit: 0.15 s", 0.15, whole / 0.15, "at most 0.15 s", whole <= 0.15),
         Result("50 pages, 100 s idle", idle, "0.5% of a core", 0.5, idle / 0.5, "at most 0.5%", idle <= 0.5),
     ]  # fmt: skip
 

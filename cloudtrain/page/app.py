@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from cloudtrain.page import details
 from cloudtrain.page.actions import ACTIONS, Body
 from cloudtrain.page.feed import Feed
 from cloudtrain.page.forms import Packed, json_text, pack, saved_page
-from cloudtrain.page.listing import cost_sums, listing
+from cloudtrain.page.listing import Listing, cost_sums
 
 _STATIC = Path(__file__).parent / "static"
 
@@ -54,12 +55,18 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 def make_app() -> Starlette:
     """Return the application, without its guard."""
     feed = Feed()
+    listing = Listing()
     open_log = lru_cache(maxsize=_OPEN_LOGS)(details.OpenLog)
 
     @asynccontextmanager
     async def life(_: Starlette) -> AsyncIterator[None]:
+        first = asyncio.create_task(run_in_threadpool(_read_first, listing))
         yield
+        await first
         feed.close()
+
+    def runs(request: Request) -> Any:
+        return listing.runs(_number(request, "since"), _number(request, "newest"))
 
     async def events(_: Request) -> Response:
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
@@ -88,7 +95,7 @@ def make_app() -> Starlette:
     routes = [
         Route("/", _index),
         Route("/api/events", events),
-        Route("/api/runs", _json(_runs)),
+        Route("/api/runs", _json(runs)),
         Route("/api/live", _json(lambda _: feed.live())),
         Route("/api/queue", _json(_queue)),
         Route("/api/costs", _json(_costs)),
@@ -111,6 +118,12 @@ def make_app() -> Starlette:
         Mount("/static", StaticFiles(directory=_STATIC)),
     ]
     return Starlette(routes=routes, lifespan=life)
+
+
+def _read_first(listing: Listing) -> None:
+    """Read the runs before a browser asks for them."""
+    with suppress(CloudtrainError):  # the browser will be told
+        listing.runs(newest=0)
 
 
 async def _index(_: Request) -> Response:
@@ -201,10 +214,6 @@ def _number(request: Request, name: str) -> int | None:
             f"`{name}={text}` is not a whole number", hint=f"`{name}=10`", code="CT909"
         )
     return int(text)
-
-
-def _runs(request: Request) -> Any:
-    return listing(_number(request, "since"), _number(request, "newest"))
 
 
 def _queue(_: Request) -> Any:

@@ -12,13 +12,16 @@ from typing import Any
 from starlette.concurrency import run_in_threadpool
 
 from cloudtrain.errors import CloudtrainError
-from cloudtrain.lifecycle.runs.overview import Overview, StoredRun, overview
+from cloudtrain.lifecycle.runs.overview import Row, Unsettled, handle_on, store_marks, unsettled
 from cloudtrain.lifecycle.runs.run import Run
 from cloudtrain.plans.progress import RunStatus
-from cloudtrain.plans.states import RunState
 
 _EVERY = 0.5
 """Seconds between two looks at the store, while a page is open."""
+
+_SETTLED = 1e9
+"""Nanoseconds after which a change of the store has its own time: two in one tick of the clock have
+the same."""
 
 _ASK_HERE = 1.0
 """Seconds between two looks at the unfinished runs of this machine."""
@@ -49,11 +52,17 @@ class Feed:
 
     def __init__(self) -> None:
         self.revision = 0
+        self._seen = -1
+        """The revision of the last look. The first one looks at the runs of earlier versions too,
+        which have the revision 0."""
+        self._marks: list[tuple[int, int]] = []
+        """Those of the store before the last look."""
+        self._records: dict[str, Row] = {}
         self._runs: dict[str, Run] = {}
         """The runs that have not ended."""
         self._statuses: dict[str, RunStatus] = {}
         """What they did when they were last looked at."""
-        self._unread: list[StoredRun] = []
+        self._unread: list[Row] = []
         """Ended runs whose metrics the store does not have. The newest comes last."""
         self._waiting: set[asyncio.Event] = set()
         self._due: dict[str, float] = {}
@@ -125,12 +134,21 @@ class Feed:
     async def _poll(self) -> None:
         """Look for changes while somebody waits for them."""
         while True:
-            if self._waiting:
+            if self._waiting and not self._is_quiet():
                 with suppress(CloudtrainError):  # such as a store that is being moved
                     if await run_in_threadpool(self._look):
                         for changed in self._waiting:
                             changed.set()
             await asyncio.sleep(_EVERY)
+
+    def _is_quiet(self) -> bool:
+        """Return whether a look would find nothing: no run is to be asked, and the files of the
+        store are as they were at the last look."""
+        now = time.monotonic()
+        if self._unread or any(self._due.get(name, 0.0) <= now for name in self._runs):
+            return False
+        newest = max(self._marks, default=(0, 0))[0]
+        return time.time_ns() - newest > _SETTLED and store_marks() == self._marks
 
     def _look(self) -> bool:
         """Ask the targets about unfinished runs that are due. Return whether the store changed."""
@@ -140,22 +158,25 @@ class Feed:
                 with suppress(CloudtrainError):  # it is asked again later
                     self.status(run)
         for _ in range(min(_GLANCES, len(self._unread))):
-            self._unread.pop().run.glance()
-        seen = overview(changed_since=self.revision, trials=True)
-        if seen.revision == self.revision:
+            handle_on(self._unread.pop()).glance()
+        marks = store_marks()
+        seen = unsettled(self._seen)
+        self._marks = marks
+        if seen is None:
             return False
         self._remember(seen)
         return True
 
-    def _remember(self, seen: Overview) -> None:
+    def _remember(self, seen: Unsettled) -> None:
         """Keep the runs that have not ended, and those whose metrics are to be read."""
         self.revision = seen.revision
-        for stored in reversed(seen.runs):
-            record = stored.record
-            if not RunState(record.state).is_final:
-                self._runs[record.name] = stored.run
-                continue
-            self._runs.pop(record.name, None)
-            self._statuses.pop(record.name, None)
-            if record.started is not None and record.main is None:
-                self._unread.append(stored)
+        self._seen = seen.revision
+        self._unread += reversed(seen.unread)
+        before = self._records
+        self._records = {record.name: record for record in seen.running}
+        for name in before.keys() - self._records.keys():
+            self._runs.pop(name, None)
+            self._statuses.pop(name, None)
+        for name, record in self._records.items():
+            if before.get(name) != record:
+                self._runs[name] = handle_on(record)

@@ -2,28 +2,65 @@
 
 from __future__ import annotations
 
+import threading
+from itertools import takewhile
 from typing import Any
 
 from cloudtrain.api import costs
 from cloudtrain.errors import UsageError
 from cloudtrain.lifecycle.runs.costs import Sum, grouping, sums
-from cloudtrain.lifecycle.runs.overview import StoredRun, overview
+from cloudtrain.lifecycle.runs.overview import Overview, StoredRun, overview
 from cloudtrain.plans.chart import heights
 from cloudtrain.plans.progress import MetricSummary
+from cloudtrain.plans.states import RunState
 
 _LEVELS = "0123456789abcdef"
 """The heights of a trend, one character each: of 10,000 runs, numbers would take 6 MB."""
 
 
-def listing(changed_since: int | None = None, limit: int | None = None) -> dict[str, Any]:
-    """Return the runs with what the store knows of them, those that changed after a revision, or
-    the newest ones."""
-    seen = overview(changed_since=changed_since, limit=limit)
-    return {
-        "revision": seen.revision,
-        "number": seen.number,
-        "runs": [_row(stored) for stored in seen.runs],
-    }
+class Listing:
+    """The rows of all runs. They are kept between two looks: those of 10,000 runs take 0.3 s."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._revision: int | None = None
+        self._rows: dict[str, dict[str, Any]] = {}
+        """By the run's name, the newest last."""
+        self._changed: dict[str, int] = {}
+        """The revision at which each row was read, the newest last."""
+
+    def runs(self, since: int | None = None, newest: int | None = None) -> dict[str, Any]:
+        """Return the runs with what the store knows of them, newest first: all, those that changed
+        after a revision, or the newest ones."""
+        with self._lock:
+            number = self._update()
+            rows = self._changed_since(since)
+            return {"revision": self._revision, "number": number, "runs": rows[:newest]}
+
+    def _update(self) -> int:
+        """Read what has changed, and return how many runs there are."""
+        seen = overview(changed_since=self._revision)
+        self._take(seen)
+        if len(self._rows) != seen.number:  # some were removed
+            self._rows.clear()
+            self._changed.clear()
+            seen = overview()
+            self._take(seen)
+        return seen.number
+
+    def _take(self, seen: Overview) -> None:
+        for stored in reversed(seen.runs):
+            name = stored.record.name
+            self._rows[name] = _row(stored)
+            self._changed.pop(name, None)
+            self._changed[name] = seen.revision
+        self._revision = seen.revision
+
+    def _changed_since(self, since: int | None) -> list[dict[str, Any]]:
+        if since is None:
+            return list(reversed(self._rows.values()))
+        changed = takewhile(lambda item: item[1] > since, reversed(self._changed.items()))
+        return [self._rows[name] for name, _ in changed]
 
 
 def _row(stored: StoredRun) -> dict[str, Any]:
@@ -31,6 +68,7 @@ def _row(stored: StoredRun) -> dict[str, Any]:
     record = stored.record
     summary = record.summary
     cost = stored.cost
+    is_over = RunState(record.state).is_final
     row = {
         "name": record.name,
         "job": record.job_name,
@@ -46,7 +84,8 @@ def _row(stored: StoredRun) -> dict[str, Any]:
         "tags": stored.tags,
         "hyperparameters": stored.hyperparameters,
         "cost": None if cost is None else cost.billed,
-        "estimate": None if cost is None else cost.estimated,
+        "estimate": None if cost is None or not is_over else cost.estimated,
+        "hourly": None if is_over else stored.hourly,
         "note": stored.note,
         "pinned": stored.is_pinned,
         "sweep": stored.is_sweep,

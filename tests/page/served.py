@@ -101,9 +101,9 @@ class Program:
         self("wait", name, code=code)
 
     @contextmanager
-    def page(self) -> Iterator[str]:
+    def page(self, port: str = "0") -> Iterator[str]:
         """Serve the page, and yield the link that opens it."""
-        process = self.start("ui", "--no-browser", "--port", "0")
+        process = self.start("ui", "--no-browser", "--port", port)
         assert process.stdout is not None
         try:
             yield process.stdout.readline().strip()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import sqlite3
+from contextlib import closing
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from cloudtrain.page.app import make_app
 from cloudtrain.page.forms import json_text
 from cloudtrain.plans.progress import LogLine
 from cloudtrain.signals.log import LogIndex
+from cloudtrain.system.files import STORE_FILE
 from tests.deadlines import DEADLINE
 from tests.lifecycle.store.records import record
 from tests.page.asgi import Answer, ask
@@ -276,6 +279,23 @@ def test_only_what_changed_is_listed(app: Any, state_dir: Path) -> None:
     left = get(app, since)
     assert (left["number"], [row["name"] for row in left["runs"]]) == (1, ["job-1-1"])
     assert left["revision"] > whole["revision"]
+
+
+def test_the_cost_of_a_run_that_lasts_is_its_price(app: Any, state_dir: Path) -> None:
+    """The browser counts the hours. The estimate of a run that is over stays."""
+    stored(state_dir, target="sagemaker", place="eu-west-1", state="running", started=5.0)
+    with closing(sqlite3.connect(state_dir / STORE_FILE)) as db:
+        db.execute("INSERT INTO money (name, hourly) VALUES ('job-1-1', 3.6)")
+        db.commit()
+    row = get(app, "/api/runs")["runs"][0]
+    assert row["hourly"] == 3.6
+    assert "estimate" not in row
+
+    with open_store(state_dir) as store:
+        store.record("job-1-1", ct.RunStatus(ct.RunState.STOPPED, started=5.0, ended=1005.0))
+    row = get(app, "/api/runs")["runs"][0]
+    assert row["estimate"] == 1.0
+    assert "hourly" not in row
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ pytest.importorskip("starlette", reason="the extra `ui` is not installed")
 
 import cloudtrain as ct
 from cloudtrain.errors import CloudtrainError, StoreError
-from cloudtrain.lifecycle.runs.overview import overview
+from cloudtrain.lifecycle.runs.overview import unsettled
 from cloudtrain.lifecycle.store.schema import open_store
 from cloudtrain.page import feed as feeds
 from cloudtrain.page.feed import Feed
@@ -33,13 +33,13 @@ from tests.lifecycle.store.records import record
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The times at which the store is read; a few a second, so that a test is quick."""
     times: list[float] = []
-    read = overview
+    read = unsettled
 
-    def counted(**options: Any) -> Any:
+    def counted(changed_since: int) -> Any:
         times.append(time.monotonic())
-        return read(**options)
+        return read(changed_since)
 
-    monkeypatch.setattr(feeds, "overview", counted)
+    monkeypatch.setattr(feeds, "unsettled", counted)
     monkeypatch.setattr(feeds, "_EVERY", 0.02)
     return times
 
@@ -99,6 +99,7 @@ def test_nobody_is_served_by_no_look(state_dir: Path, looks: list[float]) -> Non
         await stream.aclose()
         await asyncio.sleep(0.1)
         looks.clear()
+        add(state_dir, 2)
         await asyncio.sleep(0.2)
         feed.close()
 
@@ -106,20 +107,46 @@ def test_nobody_is_served_by_no_look(state_dir: Path, looks: list[float]) -> Non
     assert looks == []
 
 
+def test_a_store_that_rests_is_not_opened(
+    state_dir: Path, looks: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The times of its files tell that it has changed, once they differ from those of a change just
+    before."""
+    monkeypatch.setattr(feeds, "_SETTLED", 0)
+    add(state_dir, 1)
+
+    async def wait() -> int:
+        feed = Feed()
+        stream = feed.events()
+        assert await revision(stream) == 0
+        before = await revision(stream, 0)
+        while not feed._is_quiet():
+            await asyncio.sleep(0.02)
+        looks.clear()
+        await asyncio.sleep(0.2)
+        assert looks == []
+        add(state_dir, 2)
+        after = await revision(stream, before)
+        feed.close()
+        return after - before
+
+    assert asyncio.run(wait()) > 0
+
+
 def test_a_store_that_fails_ends_no_stream(
     state_dir: Path, looks: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Such as one that is being moved: the next change is told all the same."""
     add(state_dir, 1)
-    read = overview
+    read = unsettled
     failures = iter([StoreError("the store is locked")] * 3)
 
-    def failing(**options: Any) -> Any:
+    def failing(changed_since: int) -> Any:
         for error in failures:
             raise error
-        return read(**options)
+        return read(changed_since)
 
-    monkeypatch.setattr(feeds, "overview", failing)
+    monkeypatch.setattr(feeds, "unsettled", failing)
 
     async def follow() -> int:
         feed = Feed()

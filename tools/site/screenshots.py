@@ -35,12 +35,12 @@ def make_runs(program: Program) -> dict[str, str]:
         program.wait(run)
     program.wait(failed, code=1)
     return {
-        "runs": "#/",
         "run": f"#/run/{digits}",
         "log": f"#/run/{failed}/log-error",
         "plan": f"#/run/{fast}/plan",
         "compare": f"#/compare/{slow},{fast}",
         "sweep": f"#/run/{sweep}",
+        "runs": "#/",  # the last one, so that the trends of all runs are known
     }
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import NamedTuple
+from contextlib import suppress
+from functools import cache
+from typing import NamedTuple, TypeAlias
 
 from cloudtrain.lifecycle.runs.costs import RunCost, cost_of
 from cloudtrain.lifecycle.runs.find import kind_of, queue_of
@@ -15,7 +17,9 @@ from cloudtrain.lifecycle.store.schema import read_store
 from cloudtrain.lifecycle.store.store import RunRecord
 from cloudtrain.plans.document import Document
 from cloudtrain.plans.progress import QueuedRun, RunStatus, Trial
+from cloudtrain.plans.states import RunState
 from cloudtrain.plans.status import run_document
+from cloudtrain.system.files import STORE_FILE
 from cloudtrain.targets.registry import usable_target
 from cloudtrain.targets.settings import load_settings, read_environment
 
@@ -27,6 +31,8 @@ class StoredRun(NamedTuple):
         cost: None for a target that costs nothing.
         note: what a person wrote about the run; empty without a note.
         is_pinned: whether a person wants to see it first.
+        hourly: the price of an hour, by which the cost of a run that has not ended grows; None if
+            unknown.
         folder: the folder that it was submitted from; empty if unknown.
     """
 
@@ -37,11 +43,7 @@ class StoredRun(NamedTuple):
     note: str
     is_pinned: bool
     folder: str
-
-    @property
-    def run(self) -> Run:
-        """A handle on the run. A list of many runs needs few of them."""
-        return kind_of(self.record)(self.record, read_environment())
+    hourly: float | None
 
     @property
     def is_sweep(self) -> bool:
@@ -62,31 +64,33 @@ class Overview(NamedTuple):
     number: int
 
 
-def overview(
-    *, changed_since: int | None = None, limit: int | None = None, trials: bool = False
-) -> Overview:
-    """Return all runs in this machine's store, or only those that changed after a revision of the
-    store, or the newest ones. `trials` includes the trials of sweeps. Raises StoreError."""
+def overview(*, changed_since: int | None = None) -> Overview:
+    """Return all runs in this machine's store but the trials of sweeps, or only those that changed
+    after a revision of the store. Raises StoreError."""
     since = -1 if changed_since is None else changed_since
     with read_store(read_environment().state_dir) as store:
         revision = store.revision
-        number = store.count(trials=trials)
+        number = store.count()
         if revision == changed_since:  # as at most looks of a page: the search takes 4 ms
             return Overview([], revision, number)
-        records = store.newest(limit=limit, trials=trials, changed_since=changed_since)
+        records = store.newest(changed_since=changed_since)
         tags = store.labels("tag", since)
         hyperparameters = store.labels("hyperparameter", since)
-        money = store.money()
-        annotations = store.annotations()
-        folders = store.folders()
+        money = store.money(changed_since)
+        annotations = store.annotations(changed_since)
+        folders = store.folders(changed_since)
 
     now = time.time()
+    costs_nothing = cache(is_free)  # few targets have many runs
     runs = []
     for record in records:
         name = record.name
         cost = None
-        if not is_free(record.target):
-            cost = cost_of(record, record.status, money.get(name), tags.get(name), now)
+        hourly = None
+        if not costs_nothing(record.target):
+            known = money.get(name)
+            cost = cost_of(record, record.status, known, tags.get(name), now)
+            hourly = None if known is None else known.hourly
         note, is_pinned = annotations.get(name, ("", False))
         stored = StoredRun(
             record,
@@ -96,9 +100,58 @@ def overview(
             note,
             is_pinned,
             folders.get(name, ""),
+            hourly,
         )
         runs.append(stored)
     return Overview(runs, revision, number)
+
+
+Row: TypeAlias = RunRecord
+"""A run as the store has it, for those who do not use the store."""
+
+
+class Unsettled(NamedTuple):
+    """Runs that a page looks at by itself, newest first.
+
+    Attributes:
+        running: those that have not ended, the trials of sweeps included.
+        unread: those that ended after the last call, whose metrics the store does not have.
+        revision: the number of the store's last change. The next call takes it as `changed_since`.
+    """
+
+    running: list[RunRecord]
+    unread: list[RunRecord]
+    revision: int
+
+
+def unsettled(changed_since: int) -> Unsettled | None:
+    """Return the runs that a page looks at; None if the store has not changed since that revision.
+    Raises StoreError."""
+    with read_store(read_environment().state_dir) as store:
+        revision = store.revision
+        if revision == changed_since:
+            return None
+        records = store.unsettled(changed_since)
+    ended = [record for record in records if RunState(record.state).is_final]
+    running = [record for record in records if not RunState(record.state).is_final]
+    return Unsettled(running, ended, revision)
+
+
+def handle_on(record: RunRecord) -> Run:
+    """Return a handle on a run of the store."""
+    return kind_of(record)(record, read_environment())
+
+
+def store_marks() -> list[tuple[int, int]]:
+    """Return the time, in nanoseconds, and the size of each file of this machine's store. A change
+    of the store changes them, so a page that waits need not open it."""
+    file = read_environment().state_dir / STORE_FILE
+    marks = []
+    for place in (file, file.with_name(f"{STORE_FILE}-wal")):
+        with suppress(OSError):  # there is no such file now
+            status = place.stat()
+            marks.append((status.st_mtime_ns, status.st_size))
+    return marks
 
 
 def is_free(target: str) -> bool:

@@ -453,9 +453,10 @@ class Store:
                         names.append(as_text(name))
         return found
 
-    def money(self) -> dict[str, Money]:
-        """Return the known costs of each run, by the run's name."""
-        rows = self._db.execute("SELECT name, hourly, billable_seconds, cost FROM money")
+    def money(self, changed_since: int | None = None) -> dict[str, Money]:
+        """Return the known costs of each run, by the run's name. With `changed_since`, only of runs
+        that changed after that revision."""
+        rows = self._of_runs("hourly, billable_seconds, cost", "money", changed_since)
         return {name: Money(*map(as_amount, rest)) for name, *rest in rows}
 
     def labels(self, kind: str, changed_since: int = -1) -> dict[str, dict[str, str]]:
@@ -496,10 +497,10 @@ class Store:
                 "INSERT OR REPLACE INTO annotations (name, note, pinned) VALUES (?, ?, ?)", values
             )
 
-    def annotations(self) -> dict[str, tuple[str, bool]]:
+    def annotations(self, changed_since: int | None = None) -> dict[str, tuple[str, bool]]:
         """Return the note of each run that has annotations, and whether it is pinned, by the run's
-        name."""
-        rows = self._db.execute("SELECT name, note, pinned FROM annotations")
+        name. With `changed_since`, only of runs that changed after that revision."""
+        rows = self._of_runs("note, pinned", "annotations", changed_since)
         return {as_text(name): (as_text(note), bool(pinned)) for name, note, pinned in rows}
 
     def count(self, *, trials: bool = False) -> int:
@@ -515,10 +516,22 @@ class Store:
         revision: int = self._db.execute("SELECT newest FROM revisions").fetchone()[0]
         return revision
 
-    def folders(self) -> dict[str, str]:
-        """Return the folder that each run was submitted from, by the run's name."""
-        rows = self._db.execute("SELECT name, folder FROM origins")
+    def folders(self, changed_since: int | None = None) -> dict[str, str]:
+        """Return the folder that each run was submitted from, by the run's name. With
+        `changed_since`, only of runs that changed after that revision."""
+        rows = self._of_runs("folder", "origins", changed_since)
         return {as_text(name): as_text(folder) for name, folder in rows}
+
+    def _of_runs(
+        self, columns: str, table: str, changed_since: int | None
+    ) -> Iterable[tuple[Any, ...]]:
+        """Return the name and these columns of each row of a table about runs; with
+        `changed_since`, only of runs that changed after that revision."""
+        query = f"SELECT name, {columns} FROM {table}"
+        if changed_since is None:
+            return self._db.execute(query)
+        changed = f"{query} JOIN runs USING (name) WHERE revision > ?"
+        return self._db.execute(changed, (changed_since,))
 
     def label_keys(self, kind: str) -> list[str]:
         """Return the keys of all labels of runs of one kind, `tag` or `hyperparameter`."""
@@ -591,6 +604,15 @@ class Store:
         values.append(-1 if limit is None else limit)
         condition_text = " AND ".join(conditions)
         return self._select(f"WHERE {condition_text} ORDER BY seq DESC LIMIT ?", values)
+
+    def unsettled(self, changed_since: int) -> list[RunRecord]:
+        """Return the runs that have not ended, and those that have ended without a main metric
+        since a revision of the store, which may have one. Trials are included, newest first."""
+        tail = (
+            f"WHERE state NOT IN ({_ENDED})"
+            " OR (main IS NULL AND started IS NOT NULL AND revision > ?) ORDER BY seq DESC"
+        )
+        return self._select(tail, (changed_since,))
 
     def newest_from(self, origin: Origin) -> RunRecord | None:
         """Return the newest run that was submitted from the folder of `origin` or a folder inside

@@ -163,6 +163,9 @@ export function Curves({ address, seconds, ofMachines = false }) {
   if (error && !shown) return html`<${Failed} error=${error}/>`;
   if (!shown) return null;
   const names = Object.keys(shown).filter((name) => places(shown[name], controls.x));
+  if (!names.length && ofMachines) {
+    return html`<${Empty}>No figures of the machines. They are taken every 10 seconds while a run lasts.<//>`;
+  }
   if (!names.length) {
     return html`<${Empty}>No metrics yet. A script reports them by${" "}
       <code>runtime.report(step=step, loss=loss)</code>; others are read from what it prints.<//>`;
@@ -198,15 +201,15 @@ export function Scatter({ points, xName, yName, best }) {
   };
   const [left, right] = span(numbers.map((point) => point.x));
   const [low, high] = span(numbers.map((point) => point.y));
-  const x = (value) => 60 + ((value - left) / (right - left)) * 520;
+  const x = (value) => 90 + ((value - left) / (right - left)) * 490;
   const y = (value) => 210 - ((value - low) / (high - low)) * 190;
   return html`<svg class="scatter" viewBox="0 0 600 250" role="img"
       aria-label=${`${numbers.length} trials, ${xName} against ${yName}`}>
-    <line x1="60" y1="210" x2="580" y2="210"/><line x1="60" y1="20" x2="60" y2="210"/>
-    <text x="60" y="230">${number(left)}</text><text x="580" y="230" text-anchor="end">${number(right)}</text>
-    <text x="320" y="245" text-anchor="middle">${xName}</text>
-    <text x="54" y="210" text-anchor="end">${number(low)}</text><text x="54" y="28" text-anchor="end">${number(high)}</text>
-    <text x="64" y="14">${yName}</text>
+    <line x1="90" y1="210" x2="580" y2="210"/><line x1="90" y1="20" x2="90" y2="210"/>
+    <text x="90" y="230">${number(left)}</text><text x="580" y="230" text-anchor="end">${number(right)}</text>
+    <text x="335" y="245" text-anchor="middle">${xName}</text>
+    <text x="84" y="210" text-anchor="end">${number(low)}</text><text x="84" y="28" text-anchor="end">${number(high)}</text>
+    <text x="98" y="14">${yName}</text>
     ${numbers.map((point) => html`<circle class=${point.number === best ? "best" : ""}
       cx=${x(point.x)} cy=${y(point.y)} r=${point.number === best ? 7 : 4}>
       <title>trial ${point.number}: ${xName} ${point.x}, ${yName} ${point.y}</title></circle>`)}

@@ -27,13 +27,17 @@ export function Log({ address, isLive, every, failedRank, startsAtError }) {
       setError(null);
     } catch (failure) {
       setError(failure.message);
+      setTimeout(() => number === wanted.current && load(first), 3000);
     }
   };
+
+  // the last lines come at the end of the run, and nothing is asked once the view is closed
+  useEffect(() => () => { wanted.current += 1; }, []);
 
   const before = Math.max(0, rows.first - 20);
   useEffect(() => {
     load(before);
-  }, [Math.floor(before / 10), rank, rows.count]);
+  }, [Math.floor(before / 10), rank, rows.count, isLive]);
 
   useEffect(() => {
     if (!isLive) return undefined;

@@ -2,15 +2,17 @@
 
 import { html, useMemo, useState } from "./vendor/standalone.module.js";
 import {
-  Document, Empty, Failed, State, age, dollars, lasted, number, post, runAddress, runLink, useData,
+  Document, ENDED, Empty, Failed, State, age, dollars, lasted, number, post, priceOf, runAddress, runLink, useData,
 } from "./parts.js";
 import { Chart, places, useControls } from "./curves.js";
-import { own, runNamed } from "./store.js";
+import { own, runNamed, useRuns } from "./store.js";
 
 export function Compare({ names }) {
+  useRuns();
   const runs = names.map(runNamed).filter(Boolean);
+  const isLive = runs.some((run) => !ENDED.has(run.state));
   const query = names.map((name) => `run=${encodeURIComponent(name)}`).join("&");
-  const { data, error } = useData(`/api/compared?${query}`, 5);
+  const { data, error } = useData(`/api/compared?${query}`, isLive ? 5 : 0);
   const controls = useControls();
   const charts = useMemo(() => chartsOf(data ?? {}, controls.x), [data, controls.x]);
   const differing = differingFields(runs);
@@ -39,8 +41,6 @@ export function Compare({ names }) {
 }
 
 const givenTo = (run, name) => own(name, run.hyperparameters) ?? "";
-
-const priceOf = (run) => run.cost ?? run.estimate;
 
 function Difference({ before, after }) {
   const query = `before=${encodeURIComponent(before)}&after=${encodeURIComponent(after)}`;
@@ -87,17 +87,17 @@ export function Queue() {
     <${Failed} error=${failure ?? error}/>
     ${data && !data.length && html`<${Empty}>Nothing waits. <code>cloudtrain submit job.yaml --queue</code> adds a run.<//>`}
     <div class="scrolls" tabindex="0" hidden=${!data?.length}><table>
-      <thead><tr>${["place", "run", "needs", "has", "priority", "since", "move"].map((title) => html`
+      <thead><tr>${["place", "run", "move", "needs", "has", "priority", "since"].map((title) => html`
         <th scope="col">${title}</th>`)}</tr></thead>
       <tbody>${(data ?? []).map((run) => html`<tr key=${run.name}>
         <td class="number">${run.place ?? ""}</td>
         <td class="foreign"><a href=${runLink(run.name)}>${run.name}</a></td>
-        <td>${run.needs}</td><td>${run.has}</td><td class="number">${run.priority}</td><td>${age(run.since)}</td>
         <td>${run.place !== null && html`
           <button type="button" disabled=${run.place === 1} aria-label=${`move ${run.name} up`}
             onClick=${() => move(run.name, { before: before(waiting, run)?.name })}>▲</button>
           <button type="button" disabled=${run.place === waiting.length} aria-label=${`move ${run.name} to the end`}
-            onClick=${() => move(run.name, { last: true })}>▼</button>`}</td></tr>`)}</tbody>
+            onClick=${() => move(run.name, { last: true })}>▼</button>`}</td>
+        <td>${run.needs}</td><td>${run.has}</td><td class="number">${run.priority}</td><td>${age(run.since)}</td></tr>`)}</tbody>
     </table></div></main>`;
 }
 

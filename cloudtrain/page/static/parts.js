@@ -37,18 +37,22 @@ export function useData(address, seconds = 0) {
     const stopping = new AbortController();
     let timer;
     const load = async () => {
+      if (timer && document.hidden) await untilSeen();
+      if (stopping.signal.aborted) return;
       const start = performance.now();
+      let isLost = false;
       try {
         const data = address === null ? null : await get(address, stopping.signal);
         setState({ address, data, error: null });
       } catch (error) {
         if (stopping.signal.aborted) return;
+        isLost = error instanceof TypeError; // there was no answer
         // what was known of this address stays
         setState((before) => ({ address, data: before.address === address ? before.data : null, error: error.message }));
       }
-      if (!seconds || stopping.signal.aborted) return;
+      if (stopping.signal.aborted || !(seconds || isLost)) return;
       const spent = performance.now() - start;
-      timer = setTimeout(load, Math.max(1000 * seconds, 10 * spent)); // what takes long is asked rarely
+      timer = setTimeout(load, Math.max(1000 * (seconds || 3), 10 * spent)); // what takes long is asked rarely
     };
     load();
     return () => {
@@ -58,6 +62,13 @@ export function useData(address, seconds = 0) {
   }, [address, seconds]);
   // of another address, what was read is of no use
   return state.address === address ? state : { data: null, error: null };
+}
+
+// A tab that nobody sees asks nothing.
+function untilSeen() {
+  return new Promise((resolve) => {
+    addEventListener("visibilitychange", resolve, { once: true });
+  });
 }
 
 export const runAddress = (name) => `/api/runs/${encodeURIComponent(name)}`;
@@ -98,6 +109,12 @@ export function number(value) {
 }
 
 export const dollars = (value) => (value ? `$${value.toFixed(2)}` : "");
+
+// What a run costs: its bill, or an estimate, which grows while it runs.
+export function priceOf({ cost, estimate, hourly, started }, now = Date.now() / 1000) {
+  const soFar = hourly && started ? (hourly * (now - started)) / 3600 : undefined;
+  return cost ?? estimate ?? soFar;
+}
 
 export function bytes(size) {
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];

@@ -2,12 +2,12 @@
 
 import { html, useEffect, useState } from "./vendor/standalone.module.js";
 import {
-  Copy, Document, Empty, Failed, State, bytes, dollars, duration, lasted, moment, number, post,
+  Copy, Document, Empty, Failed, State, bytes, dollars, duration, lasted, moment, number, post, priceOf,
   runAddress, runLink, useData,
 } from "./parts.js";
 import { Curves, Scatter } from "./curves.js";
 import { Log } from "./log.js";
-import { runNamed } from "./store.js";
+import { runNamed, useRuns } from "./store.js";
 
 const TABS = [
   ["", "curves"],
@@ -27,6 +27,7 @@ export function Run({ name, tab, path }) {
   useEffect(() => {
     if (run) setSeconds(run.is_final ? 0 : Math.max(2, run.every));
   }, [run?.is_final, run?.every]);
+  useRuns(); // its notes and tags are there
   const stored = runNamed(name) ?? {};
   if (!run) {
     return html`<main class="run-view" aria-busy=${!error}><header class="run-head"><h2 class="foreign">${name}</h2>
@@ -51,6 +52,8 @@ export function Run({ name, tab, path }) {
       <span class="foreign">${run.reason}</span>
       ${run.failed_rank !== null && html` <a href=${runLink(name, "log-error")}>go to the error of rank ${run.failed_rank}</a>`}</p>`}
     <${Timeline} run=${run}/>
+    ${stored.hyperparameters && html`<p class="given foreign">${Object.entries(stored.hyperparameters).slice(0, 20).map(([key, value]) => html`
+      <span>${key} <b>${value}</b></span>`)}</p>`}
     <nav class="tabs" aria-label="parts of the run">
       ${tabs.map(([key, title]) => html`<a href=${runLink(name, key)} key=${key}
         aria-current=${tab === key || (key === "log" && tab === "log-error") ? "page" : undefined}>${title}</a>`)}
@@ -75,7 +78,7 @@ function Timeline({ run }) {
   ];
   return html`<ol class="timeline">${phases.filter((phase) => phase.started && phase.phase).map((phase, index, all) => html`
     <li key=${phase.phase}><b>${phase.phase}</b> <time>${moment(phase.started, all[index - 1]?.started)}</time>
-      ${phase.ended && html`<span class="dim"> ${duration(phase.ended - phase.started)}</span>`}</li>`)}</ol>`;
+      ${phase.ended && html`<span class="dim"> (${duration(phase.ended - phase.started)})</span>`}</li>`)}</ol>`;
 }
 
 function Part({ run, tab, path, address, seconds }) {
@@ -157,14 +160,15 @@ function Sweep({ run }) {
         ${names.map((other) => html`<option value=${other}>${other}</option>`)}</select></label></div>
       <${Scatter} points=${points} xName=${name} yName=${run.objective ?? "result"} best=${run.best}/>`}
     <div class="scrolls" tabindex="0"><table>
-      <thead><tr>${["trial", "run", "state", ...names, run.objective ?? "result", "duration"].map((title) => html`
-        <th scope="col">${title}</th>`)}</tr></thead>
+      <thead><tr><th scope="col">trial</th>
+        ${[run.objective ?? "result", ...names].map((title) => html`<th scope="col" class="number">${title}</th>`)}
+        ${["state", "run", "duration"].map((title) => html`<th scope="col">${title}</th>`)}</tr></thead>
       <tbody>${run.trials.map((trial) => html`<tr key=${trial.trial} class=${trial.trial === run.best ? "best" : ""}>
         <td>${trial.trial === run.best ? "★ " : ""}${trial.trial}</td>
-        <td class="foreign">${trial.run && html`<a href=${runLink(trial.run)}>${trial.run}</a>`}</td>
-        <td><${State} state=${trial.state}/></td>
-        ${names.map((other) => html`<td class="number foreign">${number(trial[`values.${other}`])}</td>`)}
         <td class="number">${number(trial.value ?? "")}</td>
+        ${names.map((other) => html`<td class="number foreign">${number(trial[`values.${other}`])}</td>`)}
+        <td><${State} state=${trial.state}/></td>
+        <td class="foreign">${trial.run && html`<a href=${runLink(trial.run)}>${trial.run}</a>`}</td>
         <td>${trial.started && trial.ended ? duration(trial.ended - trial.started) : ""}</td></tr>`)}</tbody>
     </table></div>
     <${Document} blocks=${run.status}/>`;
@@ -183,7 +187,7 @@ function Actions({ run, stored }) {
       setSaid({ error: error.message });
     }
   };
-  const price = stored.cost ?? stored.estimate;
+  const price = priceOf(stored);
   const soFar = price ? ` It has cost ${dollars(price)} so far.` : "";
   const asks = {
     stop: `Stop ${run.name}? Its processes may save first.${soFar}`,

@@ -2,14 +2,15 @@
 
 import { html, useEffect, useMemo, useState } from "./vendor/standalone.module.js";
 import {
-  Empty, State, age, dollars, duration, lasted, number, runLink, useData, useRows,
+  ENDED, Empty, State, age, dollars, duration, lasted, number, priceOf, runLink, useData, useRows,
 } from "./parts.js";
 import { Sparkline } from "./curves.js";
-import { allRuns, filterOf, lastFailure, runNumber, subscribe } from "./store.js";
+import { filterOf, runNumber, useRuns } from "./store.js";
 
 const HEIGHT = 38;
 const HEIGHT_OF_TWO = 58; // on a phone, a run has two lines
 const narrow = matchMedia("(max-width: 760px)");
+const NOTHING = {};
 const DAY = 24 * 3600;
 
 const GROUPS = {
@@ -26,14 +27,8 @@ const COLUMNS = [
   ["metric", "main metric", (run) => run.main?.last ?? null],
   ["age", "age", (run) => -run.created],
   ["duration", "duration", (run) => (run.ended ?? Date.now() / 1000) - (run.started ?? run.created)],
-  ["cost", "cost", (run) => run.cost ?? run.estimate ?? 0],
+  ["cost", "cost", (run) => priceOf(run) ?? 0],
 ];
-
-export function useRuns() {
-  const [, setCount] = useState(0);
-  useEffect(() => subscribe(() => setCount((count) => count + 1)), []);
-  return { runs: allRuns(), error: lastFailure() };
-}
 
 // Why a person should look at a run, and how soon: the lowest rank first. Null for most runs.
 function attention(run, live, now) {
@@ -95,7 +90,9 @@ export function Runs({ view, setView }) {
   const list = useRows(rows.length, height);
   const [at, setAt] = useState(-1);
   const shown = rows.slice(list.first, list.first + list.count);
-  const live = useData("/api/live", 2).data ?? {};
+  const isLive = useMemo(() => runs.some((run) => !ENDED.has(run.state)), [runs]);
+  const live = useData(isLive ? "/api/live" : null, 2).data ?? NOTHING;
+  const states = useMemo(() => Map.groupBy(runs, (run) => run.state), [runs]);
   const tags = useMemo(() => [...new Set(runs.flatMap((run) => Object.keys(run.tags ?? {})))], [runs]);
 
   useEffect(() => {
@@ -141,6 +138,10 @@ export function Runs({ view, setView }) {
         compare ${chosen.length}</a>`}
       <span class="dim" role="status">${counted(count, runs.length)}</span>
     </div>
+    ${states.size > 1 && html`<div class="states" role="group" aria-label="states">
+      ${[...states].map(([state, members]) => html`<button type="button" key=${state} aria-pressed=${filter === `state:${state}`}
+        onClick=${() => setView({ ...view, filter: filter === `state:${state}` ? "" : `state:${state}` })}>
+        <${State} state=${state}/> ${members.length.toLocaleString("en")}</button>`)}</div>`}
     ${error && html`<p class="said bad" role="alert">${error}</p>`}
     <${Attention} runs=${runs} live=${live}/>
     ${!runs.length && html`<${Empty}>No run yet. Start one:${" "}
@@ -172,18 +173,19 @@ export function Runs({ view, setView }) {
 }
 
 function Row({ run, live, top, index, isAt, isChosen, choose }) {
-  const cost = run.cost ?? run.estimate;
+  const cost = priceOf(run);
   const { main } = run;
   return html`<div class=${`row ${isAt ? "at" : ""}`} role="row" aria-rowindex=${index + 2} style=${top}>
     <span role="cell" class="mark"><input type="checkbox" checked=${isChosen}
       aria-label=${`choose ${run.name}`} onChange=${() => choose(run.name)}/></span>
     <span role="cell" class="c-name foreign">${run.pinned && html`<span title="pinned">★ </span>`}
-      <a href=${runLink(run.name)} title=${run.note || run.name}>${run.name}</a></span>
+      <a href=${runLink(run.name)} title=${run.note || run.name}>${run.name}</a>
+      ${Object.entries(run.tags ?? {}).map(([name, value]) => html` <span class="dim foreign">${name}=${value}</span>`)}</span>
     <span role="cell" class="c-state"><${State} state=${run.state}/></span>
     <span role="cell" class="c-target">${run.target}</span>
     <span role="cell" class="c-metric" title=${main && `${main.name}, best ${number(main.best)}`}>
       <${Sparkline} trend=${main?.trend} label=${`trend of ${main?.name}`}/>
-      ${main && number(main.last)}
+      ${main && html`<span class="dim">${main.name}</span> ${number(main.last)}`}
       ${live?.progress && html`<span class="dim"> ${progress(live.progress)}</span>`}</span>
     <span role="cell" class="c-age">${age(run.created)}</span>
     <span role="cell" class="c-duration">${lasted(run)}</span>

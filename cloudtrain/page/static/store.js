@@ -1,6 +1,7 @@
 // The runs of this machine's store, kept up to date. One tab listens for all: a browser opens only
 // six connections to a host, and each open stream holds one.
 
+import { useEffect, useState } from "./vendor/standalone.module.js";
 import { get } from "./parts.js";
 
 let revision = null;
@@ -11,23 +12,24 @@ let failure = null;
 const listeners = new Set();
 const channel = new BroadcastChannel("cloudtrain");
 
-export function allRuns() {
+// The runs, newest first, and why they may be older than they look: a sentence, or null. The view is
+// drawn again when they change.
+export function useRuns() {
+  const [, setCount] = useState(0);
+  useEffect(() => {
+    const look = () => setCount((count) => count + 1);
+    listeners.add(look);
+    look(); // they may have changed since it was drawn
+    return () => listeners.delete(look);
+  }, []);
   sorted ??= [...runs.values()].sort((one, other) => other.created - one.created);
-  return sorted;
+  return { runs: sorted, error: failure };
 }
 
 // How many runs there are, also while most of them are still on their way.
 export const runNumber = () => number;
 
 export const runNamed = (name) => runs.get(name);
-
-// Why the runs may be older than they look: a sentence, or null.
-export const lastFailure = () => failure;
-
-export function subscribe(listener) {
-  listeners.add(listener);
-  return () => listeners.delete(listener);
-}
 
 // Read what changed since the last time; everything if runs were removed.
 async function update() {
@@ -40,8 +42,9 @@ async function update() {
     await update();
     return;
   }
+  const isNew = answer.runs.length || answer.revision !== revision || failure;
   revision = answer.revision;
-  take(known, answer);
+  if (isNew) take(known, answer); // drawing 10,000 runs again takes time
   requestAnimationFrame(() => performance.mark("complete"));
 }
 
@@ -66,10 +69,21 @@ function tell(why) {
 
 let working = Promise.resolve();
 
+const AGAIN = 3000; // milliseconds after a failure
+
+let again = 0;
+
 function updateSoon() {
+  clearTimeout(again);
   // one after the other, so that an older answer never replaces a newer one
-  working = working.then(update).catch((error) => tell(error.message));
-  return working;
+  working = working.then(update).catch(failed);
+}
+
+// The next change of a run may be far away, so what failed is tried again.
+function failed(error) {
+  tell(error.message);
+  clearTimeout(again);
+  again = setTimeout(updateSoon, AGAIN);
 }
 
 const LOST = "`cloudtrain ui` does not answer: this is what was known last";
@@ -80,19 +94,28 @@ function listen() {
     if (Number(event.data) !== revision || failure) updateSoon();
     channel.postMessage(null);
   });
-  stream.addEventListener("error", () => {
-    tell(LOST);
-    channel.postMessage(LOST);
-  });
-  return new Promise(() => {}); // until this tab closes, and the next one takes over
+  return new Promise((resolve) => {
+    stream.addEventListener("error", () => {
+      tell(LOST);
+      channel.postMessage(LOST);
+      // such as after a new start, whose token only newer tabs have: one of them is to listen
+      if (stream.readyState === EventSource.CLOSED) setTimeout(resolve, AGAIN);
+    });
+  }); // or until this tab closes, and the next one takes over
+}
+
+async function keepListening() {
+  // over a network without encryption, a browser has no locks
+  while (navigator.locks) await navigator.locks.request("cloudtrain-listener", listen);
+  for (;;) await listen();
 }
 
 export function start() {
   channel.onmessage = ({ data: lost }) => (lost ? tell(lost) : updateSoon());
-  // over a network without encryption, a browser has no locks
-  if (navigator.locks) navigator.locks.request("cloudtrain-listener", listen);
-  else listen();
-  working = readFirst().catch((error) => tell(error.message));
+  keepListening();
+  // a machine that slept may have missed what changed
+  addEventListener("visibilitychange", () => document.hidden || updateSoon());
+  working = readFirst().catch(failed);
   const first = working;
   updateSoon();
   return first;
