@@ -1,7 +1,7 @@
 """Every command that a README or a docstring shows for a script itself runs to its end, with further options that make it
 small. `test_commands` plans those of cloudtrain.
 
-Scripts that need more than PyTorch run where `tools/test_scripts.py` names an interpreter that has it.
+Scripts that need more than PyTorch run where `tools/run/training_scripts.py` names an interpreter that has it.
 """
 
 from __future__ import annotations
@@ -71,6 +71,12 @@ SUITES = {
 }
 """The folders whose scripts need more than PyTorch, and the word in the variable for an interpreter that has it."""
 
+PYTHONS = {word: os.environ.get(f"CLOUDTRAIN_{word}_PYTHON", "") for word in SUITES.values()}
+"""These interpreters. Read here, because a test's environment has no such variable."""
+
+EXTENSIONS = {name: os.environ[name] for name in ("TORCH_EXTENSIONS_DIR",) if name in os.environ}
+"""Where DeepSpeed keeps what it compiles."""
+
 
 class Case(NamedTuple):
     """A command, and the folder of its script."""
@@ -109,7 +115,7 @@ def run(case: Case, folder: Path, python: str = sys.executable) -> None:
     for name, other in IN_PLACE_OF.items():
         line = re.sub(rf"(?<=[ =]){re.escape(name)}(?= |$)", other, line)
     make_inputs(case, place, line, python)
-    variables = {"HF_HOME": str(folder / "huggingface")}
+    variables = {**EXTENSIONS, "HF_HOME": str(folder / "huggingface")}
     if case.folder == "mnist_horovod":
         short = tempfile.mkdtemp()  # a socket's path has at most a hundred characters
         variables |= {"PYTHONPATH": STAND_IN, "HOROVOD_STAND_IN": f"{short}/socket"}
@@ -200,10 +206,9 @@ def test_a_command_runs(case: Case, tmp_path: Path) -> None:
 
 def interpreter(suite: str) -> str:
     """The interpreter of a suite; without one, the test is skipped."""
-    name = f"CLOUDTRAIN_{suite}_PYTHON"
-    if name not in os.environ:
-        pytest.skip(f"set {name}, as `tools/test_scripts.py` does")
-    return os.environ[name]
+    if not PYTHONS[suite]:
+        pytest.skip(f"set CLOUDTRAIN_{suite}_PYTHON, as `tools/run/training_scripts.py` does")
+    return PYTHONS[suite]
 
 
 @cases_of("DEEPSPEED")
