@@ -383,18 +383,21 @@ def _options_with_paths(subject: Subject) -> Iterator[Fault]:
 
 
 def _constants_with_paths(subject: Subject) -> Iterator[Fault]:
-    """Yield the constants of the script that are paths of this machine, each path once."""
+    """Yield the constants of the script that are paths of this machine, one for each folder."""
     seen: set[str] = set()
     for file, line, path in subject.syntax.outside:
-        existing = None if path in seen else _exists_here(subject, path)
-        seen.add(path)
-        if existing is None:
+        # the folder beside the code: a run has neither it nor what is in it
+        steps = posixpath.normpath(path).split("/")
+        folder = "/".join(steps[: steps.count("..") + 1])
+        existing = _exists_here(subject, folder)
+        if folder in seen or existing is None or _exists_here(subject, path) is None:
             continue
 
+        seen.add(folder)
         what = "a path of this machine, which the run does not have"
         message = f"line {line} of `{file}` names `{path}`, {what}"
         script = quote(subject.script or "")
-        link = f"command: ln -sfn ${{{{inputs.data}}}} {quote(path)} && python {script}"
+        link = f"command: ln -sfn ${{{{inputs.data}}}} {quote(folder)} && python {script}"
         data = f"inputs: {{data: {{{subject.target.name}: {quote(existing)}}}}}"
         hint = f"name it as an input: `{data}`, `{link}`, `entry_point: null`"
         yield Fault(message, hint, ("entry_point",))
