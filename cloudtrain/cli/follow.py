@@ -291,6 +291,9 @@ _ADVICE = {
         "environment.requirements=pyproject.toml`; for a package in `src`: `--set "
         "environment.variables.PYTHONPATH=src`"
     ),
+    "no attribute '_cuda_|not compiled with CUDA|No CUDA GPUs|no NVIDIA driver": (
+        "the script needs a GPU, and a PyTorch that is built for it"
+    ),
     "relative import with no known parent": (
         "start it as a module of its package: `cloudtrain submit -m PACKAGE.MODULE`"
     ),

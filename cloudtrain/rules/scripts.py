@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import pairwise
+from pathlib import Path
 from shlex import quote
 from typing import NamedTuple
 
@@ -235,6 +236,9 @@ def _how_to_have(subject: Subject, name: str) -> str:
         return "it is in `src`: add `environment: {variables: {PYTHONPATH: src}}`"
     if f'"{package}' in (subject.tree.read_text("pyproject.toml") or ""):
         return "`pyproject.toml` lists it: add `environment: {requirements: pyproject.toml}`"
+    beside = Path(subject.tree.root).parent
+    if any([*beside.glob(f"{name}.py"), *beside.glob(f"{name}/*.py")]):
+        return f"it is in `{beside}`: start cloudtrain there, or set `source_dir` to it"
     return f"add `{package}` to the requirements of the job"
 
 
@@ -288,6 +292,7 @@ def _foreign(subject: Subject) -> dict[str, tuple[str, int]]:
     if "src" in python_path.split(":") or str(subject.script).startswith("src/"):
         del unseen[1]
     for path in subject.tree.by_path:
+        known.add(path.partition("/")[0])
         if not path.startswith(tuple(unseen)):
             known.update(part.removesuffix(".py") for part in path.split("/"))
     needs = subject.syntax.needs.items()

@@ -334,6 +334,7 @@ REASONS = {
     "os.environ['SLURM_PROCID']": "only Slurm sets this variable",
     "os.environ['SM_CHANNEL_TRAINING']": "`--emulate sagemaker`",
     "os.environ['AZUREML_RUN_ID']": "`--emulate azureml`",
+    "raise AttributeError(\"module 'torch._C' has no attribute '_cuda_setDevice'\")": "the script needs a GPU",
     "from .model import build": "`cloudtrain submit -m PACKAGE.MODULE`",
     "import nobody_has_this": "list its package in `requirements.txt`",
     "raise RuntimeError('CUDA out of memory')": "`cloudtrain fit`",
