@@ -177,6 +177,11 @@ def make_inputs(case: Case, place: Path, line: str, python: str) -> None:
     if "FOLDER" in line and case.folder == "gpt_fsdp":
         make("train.py", "--layout", "ddp", "--family", "llama", *GPT.split(), "--export", "hf")
         (place / "FOLDER").symlink_to(place / "model" / "hf")
+    elif case.folder == "gpt_fsdp" and "prepare.py" in line:
+        (place / "data" / "raw").mkdir(parents=True)
+        (place / "data" / "raw" / "a.txt").write_text("words " * 2000)
+        if "--check" in line:
+            make("prepare.py")
     elif "FOLDER" in line and case.folder == "llm_finetune":
         make("train.py", *LLM.split())
         (place / "FOLDER").symlink_to(place / "data" / "tiny")
