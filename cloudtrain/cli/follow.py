@@ -272,26 +272,42 @@ def _hint_of_failure(run: Run, status: RunStatus) -> str:
         words += ["--rank", str(status.failed_rank)]
     hint = f"{typed(*words)} prints its whole output"
 
-    if "out of memory" in (status.reason or "").lower():
-        hint = f"{_MEMORY}; {hint}"
-    if "No module named" in (status.reason or ""):
-        hint = f"{_REQUIREMENTS}; {hint}"
+    for pattern, advice in _ADVICE.items():
+        if re.search(pattern, status.reason or ""):
+            return f"{advice}; {hint}"
     joins = any(re.search(_JOINING, line) for line in run.last_status.details)
     if joins and _distribution_of(run) != "none":
         hint += "; `--set distribution.type=none` runs the script in one process, as `python` does"
     return hint
 
 
-_MEMORY = (
-    "`cloudtrain fit` with the job says what needs the memory, and with `--all` the cheapest "
-    "instance type that holds it"
-)
-
-_REQUIREMENTS = (
-    "list its package in `requirements.txt`, or name the file that lists it: `--set "
-    "environment.requirements=pyproject.toml`; for a package in `src`: `--set "
-    "environment.variables.PYTHONPATH=src`"
-)
+_ADVICE = {
+    "(?i)out of memory": (
+        "`cloudtrain fit` with the job says what needs the memory, and with `--all` the cheapest "
+        "instance type that holds it"
+    ),
+    "No module named": (
+        "list its package in `requirements.txt`, or name the file that lists it: `--set "
+        "environment.requirements=pyproject.toml`; for a package in `src`: `--set "
+        "environment.variables.PYTHONPATH=src`"
+    ),
+    "no attribute '_cuda_|not compiled with CUDA|No CUDA GPUs|no NVIDIA driver": (
+        "the script needs a GPU, and a PyTorch that is built for it"
+    ),
+    "relative import with no known parent": (
+        "start it as a module of its package: `cloudtrain submit -m PACKAGE.MODULE`"
+    ),
+    "variable (RANK|WORLD_SIZE|MASTER_ADDR) expected|KeyError: '((LOCAL_)?RANK|WORLD_SIZE)'": (
+        "a launcher sets this variable: `--nproc 1` starts the script under torchrun"
+    ),
+    "KeyError: 'SLURM_": (
+        "only Slurm sets this variable: read `RANK`, `LOCAL_RANK` and `WORLD_SIZE`, which are set "
+        "on every target"
+    ),
+    "KeyError: 'SM_": "only SageMaker sets this variable: `--emulate sagemaker` sets it here",
+    "KeyError: 'AZUREML_": "only Azure ML sets this variable: `--emulate azureml` sets it here",
+}
+"""What to do about a reason for a failure. The first pattern that the reason contains counts."""
 
 
 def _distribution_of(run: Run) -> str:

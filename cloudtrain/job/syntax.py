@@ -562,9 +562,13 @@ def _asks(node: ast.AST) -> bool:
     `os.environ.get("RANK", -1)`."""
     match node:
         case ast.Call(
-            func=ast.Attribute(attr="get" | "getenv"), args=[ast.Constant(value=name), *_]
+            func=ast.Attribute(attr="get" | "getenv"), args=[ast.Constant(value=name), *default]
         ):
-            return name in _VARIABLES
+            # `get("LOCAL_RANK", 0)` chooses a device, whoever started the script
+            is_device = name == "LOCAL_RANK" and [
+                str(getattr(node, "value", "")) for node in default
+            ] == ["0"]
+            return name in _VARIABLES and not is_device
         case ast.Compare(left=ast.Constant(value=name), ops=[ast.In() | ast.NotIn()]):
             return name in _VARIABLES
     return False

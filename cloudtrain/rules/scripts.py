@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import pairwise
+from pathlib import Path
 from shlex import quote
 from typing import NamedTuple
 
@@ -235,6 +236,9 @@ def _how_to_have(subject: Subject, name: str) -> str:
         return "it is in `src`: add `environment: {variables: {PYTHONPATH: src}}`"
     if f'"{package}' in (subject.tree.read_text("pyproject.toml") or ""):
         return "`pyproject.toml` lists it: add `environment: {requirements: pyproject.toml}`"
+    beside = Path(subject.tree.root).parent
+    if any([*beside.glob(f"{name}.py"), *beside.glob(f"{name}/*.py")]):
+        return f"it is in `{beside}`: start cloudtrain there, or set `source_dir` to it"
     return f"add `{package}` to the requirements of the job"
 
 
@@ -288,6 +292,7 @@ def _foreign(subject: Subject) -> dict[str, tuple[str, int]]:
     if "src" in python_path.split(":") or str(subject.script).startswith("src/"):
         del unseen[1]
     for path in subject.tree.by_path:
+        known.add(path.partition("/")[0])
         if not path.startswith(tuple(unseen)):
             known.update(part.removesuffix(".py") for part in path.split("/"))
     needs = subject.syntax.needs.items()
@@ -383,18 +388,21 @@ def _options_with_paths(subject: Subject) -> Iterator[Fault]:
 
 
 def _constants_with_paths(subject: Subject) -> Iterator[Fault]:
-    """Yield the constants of the script that are paths of this machine, each path once."""
+    """Yield the constants of the script that are paths of this machine, one for each folder."""
     seen: set[str] = set()
     for file, line, path in subject.syntax.outside:
-        existing = None if path in seen else _exists_here(subject, path)
-        seen.add(path)
-        if existing is None:
+        # the folder beside the code: a run has neither it nor what is in it
+        steps = posixpath.normpath(path).split("/")
+        folder = "/".join(steps[: steps.count("..") + 1])
+        existing = _exists_here(subject, folder)
+        if folder in seen or existing is None or _exists_here(subject, path) is None:
             continue
 
+        seen.add(folder)
         what = "a path of this machine, which the run does not have"
         message = f"line {line} of `{file}` names `{path}`, {what}"
         script = quote(subject.script or "")
-        link = f"command: ln -sfn ${{{{inputs.data}}}} {quote(path)} && python {script}"
+        link = f"command: ln -sfn ${{{{inputs.data}}}} {quote(folder)} && python {script}"
         data = f"inputs: {{data: {{{subject.target.name}: {quote(existing)}}}}}"
         hint = f"name it as an input: `{data}`, `{link}`, `entry_point: null`"
         yield Fault(message, hint, ("entry_point",))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -81,6 +82,21 @@ def test_each_import_is_looked_for_here(cli: Cli, project: Path) -> None:
     (project / "train.py").write_text("import json, pydantic, own\n")
     (project / "own.py").write_text("try:\n    import neither_this\nexcept ImportError: pass\n")
     assert found(cli, project, "", "--python", sys.executable) == {}
+
+
+def test_a_module_beside_the_code_is_found(cli: Cli, project: Path) -> None:
+    """Nobody installs it: the folder above is the code. A folder without modules is no package."""
+    for path in ("src/loss.py", "wandb/a.txt", "experiments/train.py"):
+        (project / path).parent.mkdir()
+        (project / path).write_text("import src, wandb\n")
+    os.chdir(project / "experiments")
+    items = json.loads(cli("check", "--json", "train.py").out)
+    src, wandb = (item["hint"] for item in items if item["code"] == "CT213")
+    assert f"it is in `{project}`" in src
+    assert "add `wandb` to the requirements" in wandb
+    os.chdir(project)
+    items = json.loads(cli("check", "--json", "experiments/train.py").out)
+    assert not any("`src`" in item["message"] for item in items)
 
 
 @pytest.mark.parametrize("name", ["hydra", "huggingface", "runtime", "errors"])

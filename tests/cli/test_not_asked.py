@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -11,6 +12,7 @@ import pytest
 
 from cloudtrain.rules.engine import rule_named
 from tests.cli.conftest import Cli
+from tests.ports import free_port
 
 pytestmark = pytest.mark.lifecycle
 
@@ -96,6 +98,51 @@ def test_a_check_says_what_it_did_not_ask(
     said = " ".join((text.out + text.err).split())
     assert about in said
     assert "no problems found" not in said
+
+
+@pytest.mark.slow  # the SDKs are imported
+@pytest.mark.parametrize(
+    ("target", "code", "about", "hint"),
+    [
+        ("sagemaker", "SM902", SAGEMAKER, "check the network"),
+        ("azureml", "AZ902", AZURE, "HTTPS_PROXY"),
+        ("slurm", "SL902", SLURM, "`ssh login sinfo` must work"),
+    ],
+)
+def test_a_network_that_is_down_is_one_warning(
+    cli: Cli,
+    project: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    target: str,
+    code: str,
+    about: str,
+    hint: str,
+) -> None:
+    """Credentials are there, and nobody answers. Nothing tells the user to log in."""
+    nobody = f"http://127.0.0.1:{free_port()}"
+    ssh = project / "bin" / "ssh"
+    ssh.parent.mkdir()
+    ssh.write_text("#!/bin/sh\necho 'ssh: Could not resolve hostname login' >&2\nexit 255\n")
+    ssh.chmod(0o755)
+    variables = {
+        "PATH": f"{ssh.parent}:{os.environ['PATH']}", "AWS_MAX_ATTEMPTS": "1",
+        "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_ENDPOINT_URL": nobody,
+        "AZURE_TENANT_ID": "11111111-1111-1111-1111-111111111111", "AZURE_CLIENT_ID": "a",
+        "AZURE_CLIENT_SECRET": "b", "HTTPS_PROXY": nobody,
+    }  # fmt: skip
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    (project / "cloudtrain.toml").write_text(f'{ACCOUNTS}host = "login"\n')
+
+    command = ["check", "job.yaml", "--target", target]
+    result = cli(*command, "--json")
+    (warning,) = [item for item in json.loads(result.out) if item["code"] == code]
+    assert (result.code, warning["level"]) == (0, "warning")
+    assert about in warning["message"]
+    assert hint in warning["hint"]
+    text = cli(*command)
+    assert about in " ".join((text.out + text.err).split())
+    assert "no problems found" not in text.out + text.err
 
 
 def test_what_is_not_asked_may_be_accepted(cli: Cli, project: Path) -> None:

@@ -328,6 +328,36 @@ def test_a_failure_names_one_process(cli: Cli, clean_environment: Path) -> None:
         assert (hint in " ".join(failed.err.split())) == is_told
 
 
+REASONS = {
+    "raise ValueError('environment variable RANK expected, but not set')": "`--nproc 1`",
+    "os.environ['WORLD_SIZE']": "`--nproc 1`",
+    "os.environ['SLURM_PROCID']": "only Slurm sets this variable",
+    "os.environ['SM_CHANNEL_TRAINING']": "`--emulate sagemaker`",
+    "os.environ['AZUREML_RUN_ID']": "`--emulate azureml`",
+    "raise AttributeError(\"module 'torch._C' has no attribute '_cuda_setDevice'\")": "the script needs a GPU",
+    "from .model import build": "`cloudtrain submit -m PACKAGE.MODULE`",
+    "import nobody_has_this": "list its package in `requirements.txt`",
+    "raise RuntimeError('CUDA out of memory')": "`cloudtrain fit`",
+    "os.environ['LEARNING_RATE']": "",
+}
+
+
+@pytest.mark.lifecycle
+@pytest.mark.slow
+@pytest.mark.parametrize("line", REASONS)
+def test_a_known_reason_has_advice(cli: Cli, clean_environment: Path, line: str) -> None:
+    """What the script lacks here, beside the command that prints its whole output; nothing about other reasons."""
+    (clean_environment / "fit.py").write_text(f"import os\n{line}\n")
+    failed = cli("submit", "--set", "distribution.type=none", "fit.py")
+    assert failed.code == 1
+    hint = " ".join(failed.err.partition("hint:")[2].split())
+    assert "prints its whole output" in hint
+    if REASONS[line]:
+        assert hint.startswith(REASONS[line]) or f": {REASONS[line]}" in hint
+    else:
+        assert hint.startswith("`cloudtrain logs")
+
+
 def test_arguments_and_hyperparameters_go_together(cli: Cli, script: str) -> None:
     """A value that `--set` or `--each` adds comes after the arguments, where a parser takes it instead of the first."""
     typed = ["--lr", "1", "--epochs", "3"]
@@ -428,11 +458,14 @@ def test_one_process_where_python_is_enough(
     cli: Cli, clean_environment: Path, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A script that works without torchrun runs as with `python` where no GPU is, without RANK; `--nproc` asks for
-    torchrun. The job itself stays distributed. A script that reads RANK without asking first needs torchrun."""
+    torchrun. The job itself stays distributed. A script that reads RANK without asking first needs torchrun, and so does
+    one that asks only for the number of its device."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     begin = "import os, torch\nfrom torch import distributed\n"
     (clean_environment / "fit.py").write_text(begin + text)
     (clean_environment / "strict.py").write_text(begin + "rank = os.environ['RANK']\n")
+    device = "device = int(os.environ.get('LOCAL_RANK', 0))\n"
+    (clean_environment / "joins.py").write_text(begin + device)
 
     def roles(*options: str) -> list[str]:
         plan = json.loads(cli("plan", "--json", *options).out)
@@ -447,7 +480,7 @@ def test_one_process_where_python_is_enough(
     assert roles("fit.py") == roles("large.py") == ["process"]
     assert roles("--nproc", "2", "fit.py") == ["torchrun", "rank", "rank"]
     assert roles("--set", "distribution.type=torch", "fit.py")[0] == "torchrun"
-    assert roles("strict.py")[0] == "torchrun"
+    assert roles("strict.py")[0] == roles("joins.py")[0] == "torchrun"
     assert job_of(cli, "fit.py").distribution.type == "torch"
     refused = cli("plan", "--launcher", "python", "--set", "distribution.type=none", "fit.py")
     assert "`--launcher python` starts only `torch` jobs" in " ".join(refused.err.split())

@@ -254,6 +254,13 @@ def test_data_that_only_this_machine_has_is_told(
     assert f"line 1 of `train.py` names `{above}`, a path of this machine" in message
     assert f"`inputs: {{data: {{local: {whole}}}}}`" in str(hint)
     assert f"`command: ln -sfn ${{{{inputs.data}}}} {above} && python train.py`" in str(hint)
+    for name in ("train.csv", "test.csv"):  # the folder is linked, because a run lacks it, too
+        (tmp_path / "data" / name).write_text("")
+    files = f"load({above + '/train.csv'!r}, {above + '/test.csv'!r}, '../data/none')\n"
+    ((message, hint),) = found(make_source, "local", "CT212", files)
+    assert f"names `{above}/train.csv`" in message
+    assert f"`inputs: {{data: {{local: {whole}}}}}`" in str(hint)
+    assert f"`command: ln -sfn ${{{{inputs.data}}}} {above} && python train.py`" in str(hint)
     assert found(make_source, "local", "CT212", default, inputs={"data": {"local": whole}},
                  hyperparameters={"data": "${{inputs.data}}"}) == []  # fmt: skip
 

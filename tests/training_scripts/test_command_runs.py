@@ -1,7 +1,7 @@
 """Every command that a README or a docstring shows for a script itself runs to its end, with further options that make it
 small. `test_commands` plans those of cloudtrain.
 
-Scripts that need more than PyTorch run where `tools/test_scripts.py` names an interpreter that has it.
+Scripts that need more than PyTorch run where `tools/run/training_scripts.py` names an interpreter that has it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from cloudtrain.targets.common.launch import find_mpirun
 from tests.ports import free_port
 from tests.training_scripts.runs import REPOSITORY, check_out, lines_of, start
 from tests.training_scripts.test_commands import THEIRS, Command
+from tests.training_scripts.test_script_folders import FOLDERS
 
 GPT = "--layers 4 --heads 4 --width 32 --context 32 --steps 2"
 LLM = "--max_steps 2 --max_length 64 --eval_rows 4 --logging_steps 1"
@@ -61,8 +62,9 @@ IN_PLACE_OF = {
 
 STAND_IN = str(REPOSITORY / "tests" / "fakes" / "horovod")
 
-ASKS_THE_HUB = re.compile(r"prepare\.py (smollm2|--tokenizer)")
-"""Commands that download."""
+NOT_HERE = re.compile(r"prepare\.py (smollm2|pairs|--tokenizer)|horovodrun|1:N|--node-rank 1")
+"""Commands that download or read what packages of the machine have, that need a Horovod that is built, that are for
+machines which come and go, and the second of two that are started together."""
 
 SUITES = {
     "cifar_deepspeed": "DEEPSPEED",
@@ -70,6 +72,12 @@ SUITES = {
     "mnist_tensorflow": "TENSORFLOW",
 }
 """The folders whose scripts need more than PyTorch, and the word in the variable for an interpreter that has it."""
+
+PYTHONS = {word: os.environ.get(f"CLOUDTRAIN_{word}_PYTHON", "") for word in SUITES.values()}
+"""These interpreters. Read here, because a test's environment has no such variable."""
+
+EXTENSIONS = {name: os.environ[name] for name in ("TORCH_EXTENSIONS_DIR",) if name in os.environ}
+"""Where DeepSpeed keeps what it compiles."""
 
 
 class Case(NamedTuple):
@@ -88,10 +96,15 @@ class Case(NamedTuple):
         return f"{self.folder}: {self.line}"
 
 
+def is_of_folder(command: Command) -> bool:
+    """Whether a training script shows it, and not an example, whose whole run is a test of its own."""
+    return command.shown_in.parent in FOLDERS
+
+
 CASES = [
     case
-    for case in dict.fromkeys(map(Case.of, THEIRS))
-    if not ASKS_THE_HUB.search(case.line) and "--node-rank 1" not in case.line
+    for case in dict.fromkeys(Case.of(command) for command in THEIRS if is_of_folder(command))
+    if not NOT_HERE.search(case.line)
 ]
 
 
@@ -109,7 +122,7 @@ def run(case: Case, folder: Path, python: str = sys.executable) -> None:
     for name, other in IN_PLACE_OF.items():
         line = re.sub(rf"(?<=[ =]){re.escape(name)}(?= |$)", other, line)
     make_inputs(case, place, line, python)
-    variables = {"HF_HOME": str(folder / "huggingface")}
+    variables = {**EXTENSIONS, "HF_HOME": str(folder / "huggingface")}
     if case.folder == "mnist_horovod":
         short = tempfile.mkdtemp()  # a socket's path has at most a hundred characters
         variables |= {"PYTHONPATH": STAND_IN, "HOROVOD_STAND_IN": f"{short}/socket"}
@@ -164,7 +177,12 @@ def make_inputs(case: Case, place: Path, line: str, python: str) -> None:
     if "FOLDER" in line and case.folder == "gpt_fsdp":
         make("train.py", "--layout", "ddp", "--family", "llama", *GPT.split(), "--export", "hf")
         (place / "FOLDER").symlink_to(place / "model" / "hf")
-    elif "FOLDER" in line:
+    elif case.folder == "gpt_fsdp" and "prepare.py" in line:
+        (place / "data" / "raw").mkdir(parents=True)
+        (place / "data" / "raw" / "a.txt").write_text("words " * 2000)
+        if "--check" in line:
+            make("prepare.py")
+    elif "FOLDER" in line and case.folder == "llm_finetune":
         make("train.py", *LLM.split())
         (place / "FOLDER").symlink_to(place / "data" / "tiny")
     if "my.jsonl" in line:
@@ -174,13 +192,15 @@ def make_inputs(case: Case, place: Path, line: str, python: str) -> None:
         (place / "my.jsonl").write_text(f"{json.dumps(row)}\n" * 20)
     if "cifar-10-python.tar.gz" in line:
         make("make_digits.py", ".", "--archive")
-    if "Task09_Spleen" in line or "scaling.py" in line:
+    if case.folder == "spleen_segmentation" and re.search(r"(prepare|scaling)\.py", line):
         make("make_volumes.py", "--count", "3")
         (place / "Task09_Spleen").symlink_to(place / "data" / "raw")
     if "ds_config_optimal.json" in line:
         (place / "autotuning_results").mkdir()
-        made = (place / "ds_config.json").read_text()
-        (place / "autotuning_results" / "ds_config_optimal.json").write_text(made)
+        made = json.loads((place / "ds_config_autotune.json").read_text())
+        del made["autotuning"]  # as the tuner leaves it out
+        made |= {"train_micro_batch_size_per_gpu": 16, "zero_optimization": {"stage": 1}}
+        (place / "autotuning_results" / "ds_config_optimal.json").write_text(json.dumps(made))
 
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
@@ -200,10 +220,9 @@ def test_a_command_runs(case: Case, tmp_path: Path) -> None:
 
 def interpreter(suite: str) -> str:
     """The interpreter of a suite; without one, the test is skipped."""
-    name = f"CLOUDTRAIN_{suite}_PYTHON"
-    if name not in os.environ:
-        pytest.skip(f"set {name}, as `tools/test_scripts.py` does")
-    return os.environ[name]
+    if not PYTHONS[suite]:
+        pytest.skip(f"set CLOUDTRAIN_{suite}_PYTHON, as `tools/run/training_scripts.py` does")
+    return PYTHONS[suite]
 
 
 @cases_of("DEEPSPEED")

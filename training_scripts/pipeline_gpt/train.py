@@ -16,7 +16,7 @@ What the schedules cost, beside the theory, as tables, as a timeline and as a pi
 Shards and tensor parallelism beside the stages; all such grids against one process; what each GPU of a large job holds:
     torchrun --nproc-per-node 8 train.py --shards 2 --tensor 2 --precision bf16
     torchrun --nproc-per-node 8 train.py --compare
-    python train.py --dry_run --world 32 --shards 4 --tensor 2 --precision bf16
+    python train.py --dry_run --world 32 --shards 4 --tensor 2 --global_batch 32 --precision bf16
 
 As a job: this machine, Amazon SageMaker, Azure Machine Learning; then with SageMaker's own library, smp:
     cloudtrain submit job.yaml

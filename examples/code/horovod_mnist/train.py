@@ -1,6 +1,6 @@
 """Train a small network on MNIST with Horovod, which averages the gradients of processes that mpirun started.
 
-horovodrun -np 2 python train.py --train data/mnist
+CLOUDTRAIN_INPUT_TRAIN=data/mnist horovodrun -np 2 python train.py
 cloudtrain submit ../../horovod_mnist.yaml --target sagemaker
 """
 

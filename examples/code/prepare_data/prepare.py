@@ -1,6 +1,6 @@
 """Cleans CSV files, each instance its own share of them: rows that lack a value are dropped, others become JSON lines.
 
-    cloudtrain submit examples/prepare_data.yaml --instances 4
+    cloudtrain submit ../../prepare_data.yaml --instances 4
 
 With one process per instance and files dealt out between them there is nothing to agree on: a file that is read here
 is read nowhere else, so what is written from it can carry its name.

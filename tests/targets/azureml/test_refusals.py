@@ -119,6 +119,13 @@ def chained(*names: str) -> Exception:
     return caused(core.ServiceRequestError, *[type(name, (OSError,), {})(name) for name in names])
 
 
+def login_failed(why: str) -> Exception:
+    """What DefaultAzureCredential raises where a credential is there, and its server was not reached."""
+    return core.ClientAuthenticationError(
+        f"{CREDENTIAL}: HTTPSConnection(host='login', port=443): {why}"
+    )
+
+
 CREDENTIAL = "DefaultAzureCredential failed to retrieve a token.\nAttempted credentials:\n\tEnvironmentCredential: no"
 
 
@@ -139,6 +146,11 @@ CREDENTIAL = "DefaultAzureCredential failed to retrieve a token.\nAttempted cred
         ),
         (core.ClientAuthenticationError("AADSTS90002: Tenant not found"), TargetError, "--tenant"),
         (core.ClientAuthenticationError("AADSTS50076: MFA"), TargetError, "--tenant"),
+        (login_failed("Failed to resolve 'login'"), TargetUnreachable, "DNS"),
+        (login_failed("Failed to establish a new connection"), TargetUnreachable, "network"),
+        (login_failed("connection timed out"), TargetUnreachable, "network"),
+        (login_failed("[SSL: CERTIFICATE_VERIFY_FAILED]"), TargetError, "REQUESTS_CA_BUNDLE"),
+        (login_failed("('Unable to connect to proxy', 1)"), TargetUnreachable, "HTTPS_PROXY"),
         (core.ServiceRequestError("refused"), TargetUnreachable, "network"),
         (core.ServiceRequestTimeoutError("slow"), TargetUnreachable, "network"),
         (core.ServiceResponseError("closed"), TargetUnreachable, "network"),
