@@ -112,6 +112,10 @@ def _values() -> None:
             return item_of(self)
         return [tolist_of(part) for part in self.unbind()]
 
+    def format_of(self: Any, words: str) -> str:
+        return format(object.__str__(self) if self.dim() else item_of(self), words)
+
+    FakeTensor.__format__ = format_of  # type: ignore[method-assign]
     tolist = torch.Tensor.tolist
     replace(
         torch.Tensor,

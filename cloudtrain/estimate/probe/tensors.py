@@ -25,6 +25,8 @@ from .ledger import ACTIVATIONS, COMMUNICATION, HOST, TEMPORARIES, Ledger
 aten = torch.ops.aten
 
 _PLAIN = {torch.Tensor, FakeTensor, torch.nn.Parameter}
+_ASKS = (aten._local_scalar_dense.default, aten.item.default)
+"""Operations that ask for a value. The second one is asked of tensors of the inference mode."""
 _COLLECTIVES = ("c10d", "_c10d_functional")
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
 _HERE = os.path.dirname(__file__)
@@ -230,7 +232,7 @@ class Tensors(TorchDispatchMode):
 
         inputs = [*tensors_in(args), *tensors_in(list(kwargs.values()))]
         is_fake = any(isinstance(tensor, FakeTensor) for tensor in inputs)
-        if func is aten._local_scalar_dense.default and is_fake:
+        if func in _ASKS and is_fake:
             return self._unknown(inputs[0])
         if not is_fake:
             is_fake = self._becomes_fake(inputs, kwargs)
