@@ -134,30 +134,8 @@ BLOCKS = """
         print(f"loss {loss.item():.4f}")
 """
 
-TRAINER = """
-    import torch
-    from torch.utils.data import Dataset
-    from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
-
-    class Text(Dataset):
-        def __len__(self):
-            return 64
-
-        def __getitem__(self, index):
-            words = torch.randint(0, 2000, (128,))
-            return {"input_ids": words, "labels": words.clone()}
-
-    shape = LlamaConfig(vocab_size=2000, hidden_size=256, intermediate_size=688, num_hidden_layers=4,
-                        num_attention_heads=4, use_cache=False)
-    how = TrainingArguments("out", per_device_train_batch_size=8, max_steps=5, report_to="none", use_cpu=True)
-    Trainer(model=LlamaForCausalLM(shape), args=how, train_dataset=Text()).train()
-"""
-
 GPT = ("--width", "256", "--heads", "4", "--layers", "4", "--context", "128", "--global_batch", "8",
        "--checkpoint_every", "0", "--steps", "5")  # fmt: skip
-
-PIPELINE = ("--width", "256", "--context", "128", "--balance", "blocks", "--steps", "5")
-SPLEEN = ("--steps", "5", "--precision", "fp32")
 
 CASES = (
     Case("plain MLP", MLP),
@@ -177,11 +155,6 @@ CASES = (
     Case("gpt_fsdp, recomputed", "gpt_fsdp/train.py", (*GPT, "--recompute", "full"), 2),
     Case("cifar_ddp", "cifar_ddp/train.py", ("--width", "32", "--global_batch", "256"), 2, 0, 0.1),
     Case("digits_ddp", "digits_ddp/train.py", (), 2),
-    Case("pipeline_gpt, first stage", "pipeline_gpt/train.py", PIPELINE, 2),
-    Case("pipeline_gpt, last stage", "pipeline_gpt/train.py", PIPELINE, 2, 1),
-    Case("resnet", "resnet_model_parallel/train.py", ("--stages", "1"), 1, 0, 0.1),
-    Case("spleen", "spleen_segmentation/train.py", SPLEEN, 1, 0, 0.1, "monai"),
-    Case("Hugging Face Trainer", TRAINER, needs="transformers"),
 )
 
 

@@ -134,7 +134,9 @@ def _shape_of(arguments: Any) -> Any:
     """Return the shape of the first tensor, and whether it holds tokens. What another module of the
     step has computed is no sample."""
     for value in arguments:
-        if isinstance(value, torch.Tensor) and value.grad_fn is None:
+        if isinstance(value, torch.Tensor):
+            if value.grad_fn is not None:
+                break
             return [list(value.shape), not value.dtype.is_floating_point]
     return [[], False]
 

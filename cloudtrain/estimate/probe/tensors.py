@@ -313,7 +313,9 @@ class Tensors(TorchDispatchMode):
             return
 
         counter = flop_registry.get(func._overloadpacket)
-        flops = 0 if counter is None else counter(*args, **kwargs, out_val=result)
+        # torch's counters know no operations that are given the type of their result
+        shapes = [value for value in args if not isinstance(value, torch.dtype)]
+        flops = 0 if counter is None else counter(*shapes, **kwargs, out_val=result)
         size = sum(tensor.numel() * tensor.element_size() for tensor in (*inputs, *outputs))
         self.operations[Operation(func, outputs[0].dtype, int(flops), size)] += 1
 
