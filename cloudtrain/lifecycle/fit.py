@@ -314,8 +314,10 @@ def _cost(item: MachineFit) -> tuple[float, float, str]:
     return dollars, rate, item.machine.name
 
 
-def _notes(probed: Iterable[Probed]) -> Iterable[str]:
+def _notes(probed: Sequence[Probed]) -> Iterable[str]:
     """Yield what the estimate takes for granted."""
+    if not any(item.peak for item in probed):
+        yield "the script puts nothing on the GPU"
     places = dict[str, None]()
     for item in probed:
         places.update(dict.fromkeys(item.result["decisions"]))
@@ -418,8 +420,9 @@ class _Place:
     def wanted(self) -> Iterator[int]:
         """Yield the ranks that others wait for, and that have not been started."""
         for file in self.mail.glob("wanted-*"):
-            rank = int(file.name.removeprefix("wanted-"))
-            if rank not in self.processes:
+            name = file.name.removeprefix("wanted-")
+            rank = int(name) if name.isdecimal() else -1
+            if 0 <= rank < self.layout.world and rank not in self.processes:
                 yield rank
 
     def stop(self) -> None:
@@ -438,12 +441,15 @@ class _Place:
         probed = []
         for rank in sorted(self.processes, key=lambda rank: not self._has_result(rank)):
             folder = self.scratch / f"rank{rank}"
-            output = (folder / "output.log").read_text(errors="replace")
+            output = _end_of(folder / "output.log")
             if os.environ.get("CLOUDTRAIN_DEBUG"):
                 sys.stderr.write(output)
             if not self._has_result(rank):
                 self._explain(output)
-            result = json.loads((folder / "result.json").read_text())
+            try:
+                result = json.loads((folder / "result.json").read_text())
+            except ValueError:
+                raise _refused(self.job, "the script has overwritten its estimate") from None
             refused = result["refused"]
             if refused:
                 raise _refused(self.job, refused["message"], refused["place"])
@@ -508,6 +514,17 @@ class _Place:
             raise UsageError(message, hint=hint, code="CT948")
         lines = output.strip().splitlines()
         raise _refused(self.job, lines[-1] if lines else "the process ended without a word")
+
+
+_KEPT = 2**16
+"""Bytes of a script's output that are read."""
+
+
+def _end_of(log: Path) -> str:
+    """Return the last part of an output."""
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - _KEPT))
+        return file.read().decode(errors="replace")
 
 
 def _refused(job: TrainingJob, message: str, place: str = "") -> UsageError:

@@ -71,6 +71,10 @@ REFUSED = {
     "the network": ("import socket; socket.create_connection(('192.0.2.1', 80))", 8),
     "another program": ("import subprocess; subprocess.run(['true'])", 8),
     "a file of the user": ("open('/opt/theirs.txt', 'w')", 8),
+    "a process": ("import os; os.fork()", 8),
+    "a signal": ("import os, signal; os.kill(os.getppid(), signal.SIGTERM)", 8),
+    "a move to elsewhere": ("import os; os.rename('train.py', '/opt/theirs.py')", 8),
+    "more memory than there is": ("torch.empty(2**50)", 8),
     "a mistake": ("model(torch.ones(8, 5))", 8),
     "no step": ("raise SystemExit(0)", None),
 }
@@ -97,6 +101,39 @@ def test_what_cannot_be_followed_is_refused_with_its_line(
     assert caught.value.code == "CT948"
     where = "train.py:" if number is None else f"train.py:{number}:"
     assert caught.value.message.startswith(where)
+
+
+TEXTS = """
+    import torch
+    from torch import nn
+    model = nn.Linear(64, 8).cuda()
+    criterion = nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    while True:
+        try:
+            x, y = torch.randn(32, 64).cuda(), torch.zeros(32, dtype=torch.long).cuda()
+            loss = criterion(model(input=x), y)
+            if not torch.isfinite(loss):
+                break
+            with torch.inference_mode():
+                right = (model(x).argmax(1) == y).float().mean().item()
+            print(f"{loss:.3f} {loss} {right:.1%} {model.weight.norm():.2e}")
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        except BaseException as error:
+            print(error)
+"""
+
+
+@torch_test
+def test_numbers_are_printed_and_no_script_catches_its_end(
+    job_of: JobOf, sagemaker: ct.SageMaker
+) -> None:
+    """Formats of tensors, values in the inference mode, and samples that are named arguments."""
+    report = ct.fit(job_of(TEXTS), sagemaker)
+    assert report.batch is not None
+    assert report.batch.samples == 32
 
 
 DDP = """

@@ -7,11 +7,11 @@ is no sandbox: a script that wants to can pass it.
 from __future__ import annotations
 
 import bisect
+import contextlib
 import json
 import os
 import runpy
 import sys
-import time
 import traceback
 from pathlib import Path
 from typing import Any, NoReturn
@@ -28,21 +28,26 @@ from .standins import stand_in
 from .tensors import Decisions, Refusal, Tensors, _Guess, attention_flops
 
 _NETWORK = {"socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "socket.sendto"}
-_PROGRAMS = {"subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork", "pty.spawn"}
-_CHANGES = {
-    "os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.link", "os.symlink", "os.truncate",
-    "os.chmod", "os.chown", "shutil.rmtree", "shutil.move",
+_PROGRAMS = {
+    "subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork", "os.forkpty",
+    "os.kill", "os.killpg", "pty.spawn",
 }  # fmt: skip
+_NONE = slice(0, 0)
+_FIRST = slice(0, 1)
+_SECOND = slice(1, 2)
+_CHANGES = {
+    "os.remove": _FIRST, "os.rename": slice(0, 2), "os.mkdir": _FIRST, "os.rmdir": _FIRST,
+    "os.link": _SECOND, "os.symlink": _SECOND, "os.truncate": _FIRST, "os.chmod": _FIRST,
+    "os.chown": _FIRST, "os.utime": _FIRST, "os.setxattr": _FIRST, "os.removexattr": _FIRST,
+    "shutil.rmtree": _FIRST, "shutil.move": slice(0, 2),
+}  # fmt: skip
+"""Events that change files, each with its arguments that name them."""
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
 class Blocked(PermissionError):
     """The script reaches outside: to the network, to other programs, or to files that it does not
     own."""
-
-
-class Enough(BaseException):
-    """The optimizer has stepped often enough."""
 
 
 def _watch(scratch: str) -> None:
@@ -60,9 +65,10 @@ def _watch(scratch: str) -> None:
         if event in _NETWORK:
             raise Blocked("the network is not used while a job is estimated")
         if event in _PROGRAMS:
-            raise Blocked("no other program is started while a job is estimated")
-        if event in _CHANGES and not is_own(arguments[0]):
-            raise Blocked(f"`{arguments[0]}` is not changed while a job is estimated")
+            raise Blocked("no process is started or stopped while a job is estimated")
+        for path in arguments[_CHANGES.get(event, _NONE)]:
+            if not is_own(path):
+                raise Blocked(f"`{path}` is not changed while a job is estimated")
         if event == "open" and arguments[2] & _WRITES and not is_own(arguments[0]):
             raise Blocked(f"`{arguments[0]}` is not written while a job is estimated")
 
@@ -78,6 +84,15 @@ class Modules:
         self._running: list[str] = []
         self._starts: list[int] = []
         self._started: list[str] = []
+        self._given: list[Any] = [[], False]
+        call = torch.nn.Module.__call__
+
+        def called(module: Any, *arguments: Any, **named: Any) -> Any:
+            if not self._running:
+                self._given = _shape_of([*arguments, *named.values()])
+            return call(module, *arguments, **named)
+
+        torch.nn.Module.__call__ = called  # type: ignore[method-assign]
         torch.nn.modules.module.register_module_forward_pre_hook(self._enter)
         torch.nn.modules.module.register_module_forward_hook(self._leave, always_call=True)
 
@@ -92,13 +107,13 @@ class Modules:
         name = self._started[index] if index >= 0 else ""
         return f"backward of {name}" if name else "backward"
 
-    def _enter(self, module: Any, arguments: Any) -> None:
+    def _enter(self, module: Any, _arguments: object) -> None:
         if not self._running:
             for name, part in module.named_modules():
                 name = name.removeprefix("module.")
                 self.names[id(part)] = name or type(part).__name__
             if torch.is_grad_enabled():
-                self.samples.append(_shape_of(arguments))
+                self.samples.append(self._given)
         self._running.append(self.names.get(id(module), type(module).__name__))
         self._mark()
 
@@ -116,9 +131,12 @@ class Modules:
 
 
 def _shape_of(arguments: Any) -> Any:
-    """Return the shape of the first tensor, and whether it holds tokens."""
+    """Return the shape of the first tensor, and whether it holds tokens. What another module of the
+    step has computed is no sample."""
     for value in arguments:
         if isinstance(value, torch.Tensor):
+            if value.grad_fn is not None:
+                break
             return [list(value.shape), not value.dtype.is_floating_point]
     return [[], False]
 
@@ -140,21 +158,16 @@ class Probe:
         register_optimizer_step_pre_hook(self._before_step)
         register_optimizer_step_post_hook(self._after_step)
         self._hooked: set[int] = set()
-        self.peaks: list[int] = []
-        self.parameters = [0, 0]
 
-    def run(self) -> dict[str, Any]:
-        """Run the script, and return what was seen."""
+    def run(self) -> NoReturn:
+        """Run the script, and write what was seen."""
         stand_in(self.tensors, Path(self.spec["mail"]))
         if self.spec["gpu"]:
             stand_in_for(VisibleGpu(**self.spec["gpu"]), self.tensors)
-        started = time.perf_counter()
         refused = None
         with self.tensors:
             try:
                 self._run_script()
-            except Enough:
-                pass
             except SystemExit as stop:
                 if stop.code and not self.steps:
                     refused = {"message": f"the script exits: {stop.code}", "place": ""}
@@ -163,7 +176,7 @@ class Probe:
         if refused is None and not self.steps:
             message = "no optimizer of torch stepped before the script ended"
             refused = {"message": message, "place": ""}
-        return self._result(refused) | {"seconds": time.perf_counter() - started}
+        self._end(refused)
 
     def _run_script(self) -> None:
         spec = self.spec
@@ -211,7 +224,7 @@ class Probe:
         self.work = (dict(tensors.operations), dict(tensors.exchanges))
         self.batches = self.modules.samples[:]
         if count >= self.spec["steps"]:
-            raise Enough
+            self._end(None)  # without an exception, which the script could catch
         if len(self.steps) == 1 or count > 1:
             tensors.restart()
             self.modules.samples.clear()
@@ -230,6 +243,13 @@ class Probe:
         if os.environ.get("CLOUDTRAIN_DEBUG"):
             traceback.print_exception(error)
         return {"message": text[:300], "place": place}
+
+    def _end(self, refused: dict[str, str] | None) -> NoReturn:
+        """Write what was seen, and end the process."""
+        with open(self.spec["result"], "w", encoding="utf-8") as file:
+            json.dump(self._result(refused), file)
+        sys.stdout.flush()
+        os._exit(1 if refused else 0)
 
     def _result(self, refused: dict[str, str] | None) -> dict[str, Any]:
         operations, exchanges = self.work
@@ -258,6 +278,20 @@ def _learned(optimizer: Any) -> list[Any]:
     return parameters
 
 
+_MOST_WRITTEN = 4 * 2**30
+"""Bytes that the script may write into one file, also into its output."""
+
+
+def _limit() -> None:
+    """Keep the script from filling the memory or the disk of this machine."""
+    with contextlib.suppress(AttributeError, ImportError, OSError, ValueError):
+        import resource
+
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+        resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (_MOST_WRITTEN, _MOST_WRITTEN))
+
+
 def main() -> NoReturn:
     """Run the script that the file in the arguments describes, and write the result beside it."""
     with open(sys.argv[1], encoding="utf-8") as file:
@@ -266,9 +300,6 @@ def main() -> NoReturn:
     flops = torch.utils.flop_counter.register_flop_formula
     flops(torch.ops.aten._scaled_dot_product_flash_attention_for_cpu)(attention_flops)
     probe = Probe(spec)
+    _limit()
     _watch(spec["scratch"])
-    result = probe.run()
-    with open(spec["result"], "w", encoding="utf-8") as file:
-        json.dump(result, file)
-    sys.stdout.flush()
-    os._exit(1 if result["refused"] else 0)
+    probe.run()

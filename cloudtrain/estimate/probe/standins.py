@@ -112,12 +112,26 @@ def _values() -> None:
             return item_of(self)
         return [tolist_of(part) for part in self.unbind()]
 
+    def format_of(self: Any, words: str) -> str:
+        return format(object.__str__(self) if self.dim() else item_of(self), words)
+
+    is_finite = torch.isfinite
+
+    def finite(tensor: Any) -> Any:
+        # losses are: a script that stops for others goes on
+        if isinstance(tensor, FakeTensor) and not tensor.dim():
+            return torch.ones((), dtype=torch.bool)
+        return is_finite(tensor)
+
+    replace(torch, isfinite=finite)
+    FakeTensor.__format__ = format_of  # type: ignore[method-assign]
     tolist = torch.Tensor.tolist
     replace(
         torch.Tensor,
         item=item_of,
         numpy=numpy_of,
         tolist=lambda self: tolist_of(self) if isinstance(self, FakeTensor) else tolist(self),
+        isfinite=finite,
         pin_memory=_first,
         record_stream=nothing,
     )

@@ -25,6 +25,8 @@ from .ledger import ACTIVATIONS, COMMUNICATION, HOST, TEMPORARIES, Ledger
 aten = torch.ops.aten
 
 _PLAIN = {torch.Tensor, FakeTensor, torch.nn.Parameter}
+_ASKS = (aten._local_scalar_dense.default, aten.item.default)
+"""Operations that ask for a value. The second one is asked of tensors of the inference mode."""
 _COLLECTIVES = ("c10d", "_c10d_functional")
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
 _HERE = os.path.dirname(__file__)
@@ -230,7 +232,7 @@ class Tensors(TorchDispatchMode):
 
         inputs = [*tensors_in(args), *tensors_in(list(kwargs.values()))]
         is_fake = any(isinstance(tensor, FakeTensor) for tensor in inputs)
-        if func is aten._local_scalar_dense.default and is_fake:
+        if func in _ASKS and is_fake:
             return self._unknown(inputs[0])
         if not is_fake:
             is_fake = self._becomes_fake(inputs, kwargs)
@@ -311,7 +313,9 @@ class Tensors(TorchDispatchMode):
             return
 
         counter = flop_registry.get(func._overloadpacket)
-        flops = 0 if counter is None else counter(*args, **kwargs, out_val=result)
+        # torch's counters know no operations that are given the type of their result
+        shapes = [value for value in args if not isinstance(value, torch.dtype)]
+        flops = 0 if counter is None else counter(*shapes, **kwargs, out_val=result)
         size = sum(tensor.numel() * tensor.element_size() for tensor in (*inputs, *outputs))
         self.operations[Operation(func, outputs[0].dtype, int(flops), size)] += 1
 
