@@ -11,7 +11,7 @@ import copy
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import groupby, islice, pairwise, repeat
+from itertools import groupby, islice, repeat
 from typing import Any, NamedTuple
 
 MAX_LINE = 2_000
@@ -44,9 +44,10 @@ _PLACE = re.compile(
 """What a line with a place contains, whatever else."""
 
 _METRIC = re.compile(
-    r"^(?:learn|p|r|box\(p|[gd]_\w+)$|ep(?:isode)?[_ ]?(?:ret|len|rew)|loss|perplex|accura|entropy|"
-    r"reward|(?:^|[^a-z])(?:[a-z]*acc|acc_\w+|top_?-?[15]|acc@?\d*|\w+@\d+|ppl|nll|ce|bce|elbo|bpc|"
-    r"bpb|bpd|mse|rmse|mae|mape|smape|msle|rmsle|logloss|mlogloss|merror|err(?:or)?s?|f1|"
+    r"^(?:learn|p|r|box\(p|[gd]_\w+)$|ep(?:isode)?[_ ]?(?:ret|len|rew)|loss|perplex|accura|"
+    r"entropy|reward|(?:^|[^a-z])(?:[a-z]*acc|acc_\w+|top[-_ ]?\d+|acc@?\d*|\w+@\d+|ppl|nll|"
+    r"ce|bce|elbo|bpc|bpb|bpd|mse|rmse|mae|s?ma[ps]e|msle|rmsle|logloss|mlogloss|merror|"
+    r"err(?:or)?s?|f1|"
     r"f1score|f[_-]?score|f[_-]?measure|auc|auroc|auprc|aucpr|roc|m?a[pr](?:\d+|[slm])?|"
     r"m?a[pr]@\S*|acc@\S*|pass@\S*|hits?@\S*|recall@\S*|precision@\S*|ndcg\S*|mrr|m?iou|dice|"
     r"jaccard|"
@@ -55,7 +56,7 @@ _METRIC = re.compile(
     r"fitness|ep_?(?:ret|len|rew)\w*|explained_var\w*|likelihood|logps?|logprob|"
     r"success(?:_rate)?|win_?rate|precision|recall|prec|margins?|xent|crossentropy|epe|mpjpe|"
     r"nme|ade|fde|snr|s[id]-?sdr|pesq|stoi|ep_len\w*|episode_len\w*|mean_len\w*|advantages?|"
-    r"q_?values?|value|l1|l2|p@1|r@1|gap|ece|brier|tm|ks|exact_match|em|rank-(?:1|5|10))(?![a-z])"
+    r"q_?values?|value|l1|l2|p@1|r@1|gap|ece|brier|tm|ks|exact_match|em|rank[-_ ]?\d+)(?![a-z])"
 )
 """What a name of a measure looks like where the line says a place."""
 
@@ -63,16 +64,13 @@ _PLAIN_METRIC = re.compile(
     r"ep(?:isode)?[_ ]?(?:ret|len|rew)|loss|perplex|accura|entropy|return(?!ed|ing)|"
     r"(?:^|[^a-z])(?:[a-z]*acc|acc@?\d?|\w+@\d+|ppl|nll|mse|"
     r"rmse|mae|f1|f[_-]?score|auc|auroc|m?ap(?:\d\d)?|ar|m?iou|dice|bleu\d?|rouge\w*|wer|cer|"
-    r"psnr|ssim|fid\w*|score|rew\w*|recall|precision|err(?:or)?|r2|kl|"
+    r"psnr|ssim|fid\w*|score|rew\w*|recall|precision|err(?:or)?|r2|(?:approx_?)?kl|min_?dcf|"
     r"explained_var\w*|ep_len\w*|episode_len\w*|objective|returns?|kappa|mcc|pearson\w*|"
     r"spearman\w*|merror|logloss|epe|mpjpe|eer|exact_match|em|elbo|likelihood|"
-    r"rank-(?:1|5|10)|s?mape|bp[bcd]|chrf|meteor|lpips|crps|inertia|"
-    r"top_?[15]|ndcg\S*|mrr)(?![a-z])"
+    r"rank[-_ ]?\d+|s?ma[ps]e|bp[bcd]|chrf|meteor|lpips|crps|inertia|"
+    r"top[-_ ]?\d+|ndcg\S*|mrr)(?![a-z])"
 )
 """What a name of a measure looks like in a line that says no place."""
-
-_WHOLE_METRIC = re.compile(r"ep(?:isode)?[_ ]?(?:len|rew|ret)")
-"""Names of measures that may be whole numbers in a line that says no place."""
 
 _BESIDE_METRICS = re.compile(
     r"(?:^|[^a-z])(?:lr[0f]?|learning[_ ]rate|learn_rate|mom|g?norm|time|mem(?:ory)?|tps"
@@ -82,9 +80,9 @@ _BESIDE_METRICS = re.compile(
 )
 """Names that are believed without `=` or `:` in a line with a metric."""
 
-_NEEDS_A_SIGN = re.compile(
-    r"(?:^|\s)(?:err(?:or)?s?|score|cost|precision|recall|returns?|objective)$"
-)
+_TERM = re.compile(r"(?!(?:data|net|sen|bsz|wpb|and|at|in|over|to|took)$)[a-z]+")
+"""A part of a loss: `Sup 1.36 Unsup 0.24 mIoU 85.9`, if its line has metrics without signs."""
+_NEEDS_A_SIGN = re.compile(r"(?:^|\s)(?:err(?:or)?s?|score|cost|returns?|objective)$")
 _CONFIGURATION = re.compile(
     r"(?:^|\s)--[a-z]|::[a-z]|\b(?:Namespace|seed|batch[_ ]?size|num[_ ](?!updates|timesteps)\w+"
     r"|n_(?:layer|head|embd|estimators|jobs)|num[_ ]workers|dropout|max_epochs|hidden_size"
@@ -92,10 +90,10 @@ _CONFIGURATION = re.compile(
     r"|Argument|usage|imgsz|NCCL)\b"
 )
 _NOT_A_METRIC = re.compile(
-    r"weight|coef|thresh|alpha|smooth(?!_?l1)|_fn|_func|scaler|interval|freq|ratio_|factor|limit"
-    r"|patience|^(?:max|min)(?:imum)?[ _]|gamma|decay|warmup|dim\b|size|seed"
-    r"|(?:^|[^a-z])(?:num|n)_|loss[_ ]scale|(?:time|batch|reader)[_ -]cost|reward_scale|lambda"
-    r"|_thr(?:$|_)|target|^losses$|_type|version|port|eta\b|elapsed|remaining|improv|creased"
+    r"weight(?!.* loss)|coef|thresh|alpha|smooth(?!_?l1)|_fn|_func|scaler|interval|freq|ratio_"
+    r"|factor|limit|patience|^(?:max|min)(?:imum)?[ _]|gamma|decay(?!.* loss)|warmup|dim\b|size"
+    r"|seed|(?:^|[^a-z])(?:num|n)_|loss[_ ]scale|(?:time|batch|reader)[_ -]cost|reward_scale|lambda"
+    r"|_thr(?:$|_)|^target|(?<!loss)_target|target_|^losses$|_type|version|port|eta\b|elapsed|remaining|improv|creased"
     r"|from|best|worst|^with |^std$|saving|accumul|every|_id\b|^number|v_num|iterations|memory"
     r"|mem$|cuda|gpu|device|criterion|(?<!dis)count|total_(?!loss|reward|return|acc|err)"
     r"|precision_|pid|^ram$|progress|\.\.|eps\b|epsilon|beta"
@@ -111,7 +109,7 @@ _IN_BRACKETS = re.compile(r"\s\([^()]*\)")
 _HAS_SPLIT = re.compile(r"(?:^|[^a-z])(?:val(?!u)|test|eval|dev|train)")
 _IDENTIFIER = re.compile(r"^.*\s(?=\w+[_/]\w+$)")
 """What stands before a name that is an identifier: `CV info cv_loss 0.5`."""
-_CUT = re.compile(r"\s(?:of|at|on|after|for|in|over)(?:\s.*|$)|\sper\s.*", re.IGNORECASE)
+_CUT = re.compile(r"\s(?:of|at|on|after|for|in)(?:\s.*|$)|\sper\s.*", re.IGNORECASE)
 
 # The grammar --------------------------------------------------------------------------------------
 
@@ -145,22 +143,19 @@ _LABEL_END = re.compile(
 _SIGN = re.compile("[:=|]|is|reached|['\"],")
 _LABEL_START = re.compile(
     r"[,;|│┃{}\[\]\t:=!\x00]|\s{2,}|\s(?:-+|[–—/])\s|\b(?:INFO|DEBUG|WARNING)\b|'\s|\"\s|\)\s"
-    r"|\bdone\.\s|^\s*[Tt]he\s|\s\("
+    r"|(?<=[a-z]{5})\.\s+(?=[A-Z])|\bdone\.\s|^\s*[Tt]he\s|\s\("
 )
 _UNIT = re.compile(r"(?:[A-Za-z%°/]+|\s?(?:ms|s|sec|%|it/s|s/it)\b)\)?(?=\.?[\s,;:|()\[\]}'\"]|$)")
 _NO_VALUE = re.compile(r" ?(?:ms|s|secs?|seconds|minutes)\b|,\d")
 """What follows a duration, and the first half of `0,25`."""
-_RECORD = re.compile(r"\"(?:key|metric|name)\": \"(\w+)\"")
 _NAME_AFTER = re.compile(r"\s+(?:=\s+)?([A-Za-z][A-Za-z ]*[A-Za-z])\s*(?:[(,]|$)")
 """The name in `0.8 = Validation score` and in `0.25 avg loss,`."""
 _NAME_STARTS = r"(?<![\w/.-])"
 _QUALIFIED = re.compile(r"\((\w+)\)\s*(@\[[^\]]*\])$")
-_LISTED = re.compile(r"(?<!\S)\w+(?:,\w+)+$")
-"""Names that stand before their values: `d_loss,g_loss 0.5 0.25`."""
 _NOT_A_NAME = "(*% '\"=>.#-━╸╺─█▏▎▍▌▋▊▉░▕"
 _NOT_IN_NAMES = re.compile(r"[^\w/.@%+-]+")
 _CELLS = {
-    "|": re.compile(r"[^|│┃┆\s][^|│┃┆]*"),
+    "|": re.compile(r"[^|│┃┆\s\[][^|│┃┆]*"),
     "\t": re.compile(r"[^\t]+"),
     ",": re.compile(r"(?:\A|(?<=,))[^,]*"),
     "  ": re.compile(r"\S+(?: \S+)*"),
@@ -169,55 +164,38 @@ _CELLS = {
 _BAR_AT_END = re.compile(r":?\s+\d+%\|")
 _COLUMN = re.compile(r"(?:[a-z#](?:[^\s=:]|:\.)*(?: [a-z#(](?:[^\s=:]|:\.)*)*)")
 _FIRST_CELL = re.compile(r"[\d.-]|all|overall|mean|average|total|avg|macro|micro", re.IGNORECASE)
+_SPLIT_BEFORE = re.compile(r"^(?:train|val|test|dev|eval)[a-z]*: ", re.IGNORECASE)
 _SPLIT_CELL = re.compile(
     r"(?:train|vali?|test|dev|eval)[a-z]*(?=\s*(?:[|│┃,\t]|  ))", re.IGNORECASE
 )
 _RULE = re.compile(r"[\s|:=+─━┃╇╋┼│-]*$")
 _LOWER = bytes(range(256)).lower()
-_ROW_LABEL = re.compile(r"\s{2}(\w[\w-]*): +$")
+_ROW_LABEL = re.compile(r"\s{2}(?!val|test|eval|dev|train)(\w[\w-]*): +$")
 """What a row of an aligned listing is about: `   LOC: precision: 95.1%`."""
-_OF_A_SHARE = re.compile(r"%,? \($")
-"""What stands before the numbers of a share: `20.5%, (41/200)`."""
 _NAMED_CELL = re.compile(r"\s*\|\s*[A-Za-z][^|\d]*[\s:=]-?[\d.]")
 """A cell with a name and a value, such as `| loss 0.5`."""
 _BEFORE_A_COUNTER = re.compile(r"[^A-Za-z]*$")
 
 
-class Reading(NamedTuple):
-    """What one line says."""
-
-    line: int
-    """Number of the line, from 0, since the log began."""
-    step: float | None
-    """Where the values belong: as printed, but it goes on where a counter begins again in each
-    epoch. A line without a step has the one that was announced before it, if there was one."""
-    values: Mapping[str, float]
-    progress: Mapping[str, float]
-    """Those of step, total, epoch, epochs and percent that the line says, as printed."""
-
-
 class LineBlock(NamedTuple):
-    """What lines of one form say that follow each other: as `Reading`, by columns."""
+    """What lines of one form say that follow each other."""
 
     line: int
-    """Number of the first line."""
+    """Number of the first line, from 0, since the log began."""
     steps: list[float]
-    """NaN if they are unknown."""
+    """Where the values belong: as printed, but it goes on where a counter begins again in each
+    epoch. A line without a step has the one that was announced before it, or else NaN."""
     values: Mapping[str, list[float]]
+    """The values of each metric, one for each line."""
     printed: list[float]
     """The steps as printed; empty if the lines have none."""
     said: Mapping[str, float]
     """What else all lines say of the progress."""
 
     def progress(self, number: int) -> dict[str, float]:
-        """Return what one of the lines says of the progress."""
+        """Return those of step, total, epoch, epochs and percent that one of the lines says, as
+        printed."""
         return {"step": self.printed[number], **self.said} if self.printed else {**self.said}
-
-    def readings(self) -> Iterator[Reading]:
-        for number, step in enumerate(self.steps):
-            values = {name: column[number] for name, column in self.values.items()}
-            place = None if math.isnan(step) else step
-            yield Reading(self.line + number, place, values, self.progress(number))
 
 
 class _Found(NamedTuple):
@@ -313,15 +291,9 @@ class Recogniser:
             befores.setdefault(role, {})[text if tells else before] = None
         return {name: f"(?:{'|'.join(texts)}){_A_NUMBER}" for name, texts in befores.items()}
 
-    def feed(self, lines: Iterable[str]) -> list[Reading]:
-        """Return what the next lines say. A line with neither a metric nor a place says nothing."""
-        readings: list[Reading] = []
-        for block in self.blocks(lines):
-            readings += block.readings()
-        return readings
-
     def blocks(self, lines: Iterable[str]) -> Iterator[LineBlock]:
-        """Yield what the next lines say; those of one form that follow each other as one block."""
+        """Yield what the next lines say; those of one form that follow each other as one block. A
+        line with neither a metric nor a place says nothing."""
         rest = iter(lines)
         while batch := list(islice(rest, BATCH)):
             keys = _keys(batch)
@@ -460,10 +432,11 @@ class Recogniser:
     def _is_header(self, text: str) -> bool:
         """Return whether the line names the columns of a table, and keep them."""
         text = re.sub("[│┃┆]", "|", _BAR_AT_END.split(text)[0])
+        text = _SPLIT_BEFORE.sub("", text).strip("*=# ")
         for separator, pattern in _CELLS.items():
             if separator not in text.strip():
                 continue
-            names = [cell.strip().lower() for cell in pattern.findall(text)]
+            names = [cell.strip(" \t:").lower() for cell in pattern.findall(text)]
             if not all(map(_COLUMN.fullmatch, names)):
                 continue
             places = sum(map(_is_place, names))
@@ -491,16 +464,15 @@ class Recogniser:
         text = _BAR_AT_END.split(text)[0]
         header = self._header
         cells = list(_CELLS[self._separator].finditer(text, begin))
-        if self._separator == "  " and len(cells) != len(header):
+        if len(cells) != len(header):
             cells = list(_CELLS[" "].finditer(text, begin))
             header = " ".join(header).split()
-        if len(cells) != len(header):
+        start = cells[0].start() if cells else begin
+        split = _SPLIT_CELL.match(text, start)
+        if len(cells) != len(header) or not (split or _FIRST_CELL.match(text, start)):
             self._strangers += not _RULE.match(text, begin)
             if self._strangers > FAR_FROM_HEADER:
                 self._header = []
-            return []
-        split = _SPLIT_CELL.match(text, cells[0].start())
-        if not split and not _FIRST_CELL.match(text, cells[0].start()):
             return []
         prefix = f"{split[0].lower()}_" if split else ""
         found = []
@@ -569,7 +541,7 @@ def _numbers(text: str, begin: int) -> list[_Number]:
         if match["number"]:
             numbers.append(_named(text, begin, end, match))
             end = match.end()
-    return _with_steps(_with_listed_names(numbers))
+    return numbers
 
 
 def _named(text: str, begin: int, end: int, match: re.Match[str]) -> _Number:
@@ -588,11 +560,6 @@ def _named(text: str, begin: int, end: int, match: re.Match[str]) -> _Number:
     name = _LABEL_START.split(_IN_BRACKETS.sub("", label))[-1].strip(_NOT_A_NAME)
     if qualified := _QUALIFIED.search(label):
         name = qualified[1] + qualified[2].replace(" ", "")
-    if listed := _LISTED.search(label):
-        name = listed[0]
-    record = _RECORD.search(text, begin, match.start())
-    if record and name == "value":
-        name = record[1]
     if "|" in separator and not is_first and between.lstrip()[:1].isalpha():
         name = ""  # of the number before: `42.6% MFU | 171449 tok/s`
     after = _NAME_AFTER.match(text, match.end())
@@ -602,47 +569,17 @@ def _named(text: str, begin: int, end: int, match: re.Match[str]) -> _Number:
     return _Number(match, name, explicit)
 
 
-def _with_listed_names(numbers: list[_Number]) -> list[_Number]:
-    """Return the numbers, with their own names for both of `d_loss,g_loss 0.5 0.25`."""
-    named = numbers.copy()
-    for place, number in enumerate(numbers):
-        names = number.name.split(",")
-        count = len(names)
-        if count == 1:
-            continue
-        some = numbers[place : place + count]
-        if len(some) < count or any(following.name for following in some[1:]):
-            names = [""]
-        for shift, name in enumerate(names):
-            named[place + shift] = some[shift]._replace(name=name, explicit=True)
-    return named
-
-
-def _with_steps(numbers: list[_Number]) -> list[_Number]:
-    """Return the numbers, with their own names for both of `Train loss 200 0.25`."""
-    named = numbers.copy()
-    for place, (number, following) in enumerate(pairwise(numbers)):
-        is_led = number.whole and not number.explicit and not following.name
-        if is_led and not following.whole and _METRIC.search(number.name.lower()):
-            named[place] = number._replace(name="step")
-            named[place + 1] = following._replace(name=number.name, explicit=True)
-    return named
-
-
 def _found(text: str, begin: int) -> list[_Found]:
     """Return what there is to read in a line outside tables."""
     numbers = _numbers(text, begin)
     exact = _named_places(numbers)
     loose = _unnamed_places(text, begin, numbers)
-    configuration = _CONFIGURATION.search(text, begin)
-    if configuration and (not exact or "batch=" in text):
+    settings = _CONFIGURATION.findall(text, begin)
+    if len(settings) > 1 or (settings and not exact):
         return []
 
     roles = {item.role for item in exact + loose}
     measures = _measures(text, begin, numbers, placed=bool(roles & {":step", ":epoch"}))
-    has_unknown = measures and not any(_METRIC.search(item.role) for item in measures)
-    if has_unknown and configuration:
-        return []
     if measures or ":percent" in roles:
         return _once(measures + exact + loose)
     return _once(exact)
@@ -664,8 +601,6 @@ def _named_places(numbers: list[_Number]) -> list[_Found]:
     found = []
     for number in numbers:
         name = _WITHOUT_SPLIT.sub("", number.name.lower())
-        if number.match["total"]:
-            name = name.removesuffix("s")
         place = _place_of(name)
         if place and (number.whole or place == "epoch"):
             found += _counter(number.match, place)
@@ -687,7 +622,7 @@ def _unnamed_places(text: str, begin: int, numbers: list[_Number]) -> list[_Foun
         leads = leads or (before.endswith("[") and after == "]")
         if match["percent"] and (not name or text.startswith("|", match.end())):
             found.append(_Found(*match.span("number"), ":percent"))
-        elif not number.whole or behind[:1].isalpha() or _OF_A_SHARE.search(before):
+        elif not number.whole or behind[:1].isalpha():
             continue
         elif _SPLIT_ALONE.fullmatch(name) and after == "[":
             found.append(_Found(*match.span("number"), ":epoch"))
@@ -696,8 +631,7 @@ def _unnamed_places(text: str, begin: int, numbers: list[_Number]) -> list[_Foun
         elif (match["total"] or leads) and (not name or _SPLIT_ALONE.fullmatch(name)):
             counters.append(match)
 
-    has_epoch = any(_place_of(number.name.lower()) == "epoch" for number in numbers)
-    if len(counters) > 1 and not has_epoch:
+    if len(counters) > 1:
         found += _counter(counters.pop(0), "epoch")
     for match in counters[:1]:
         found += _counter(match, "step")
@@ -708,6 +642,8 @@ def _measures(text: str, begin: int, numbers: list[_Number], *, placed: bool) ->
     """Return the metrics among the numbers, and what stands beside them."""
     found = []
     beside = []
+    terms = []
+    has_bare = False
     pending = ""
     for number in numbers:
         name = number.name.lower()
@@ -731,27 +667,28 @@ def _measures(text: str, begin: int, numbers: list[_Number], *, placed: bool) ->
         item = _Found(*number.match.span("number"), name)
         if _believable(number, name, placed=placed):
             found.append(item)
+            has_bare |= not number.explicit
         elif (placed and _BESIDE_METRICS.search(name)) or (number.explicit and not number.whole):
             beside.append(item)
+        elif placed and not number.whole and _TERM.fullmatch(name):
+            terms.append(item)
     if placed and not found:
         found = [item for item in beside if not _BESIDE_METRICS.search(item.role)]
         beside = [item for item in beside if item not in found]
     if not found:
         return []
-
+    if has_bare:
+        beside += terms
     return _with_splits(text, begin, found, beside)
 
 
 def _with_splits(text: str, begin: int, found: list[_Found], beside: list[_Found]) -> list[_Found]:
     """Return metrics, and what stands beside them, with the split that each belongs to in front of
-    its name: the last one that is named before it. A split in the name of a metric holds for other
-    metrics, as long as there is no other one. What a row is about stands before that."""
+    its name: the last one that is named before it. What a row is about stands before that."""
     names = {item.role for item in found}
     at = text.lower().rfind(found[0].role, begin, found[0].start)
     label = _ROW_LABEL.search(text, begin, max(begin, at))
-    first_words = {name.partition(" ")[0] for name in names}
     splits = list(_SPLIT.finditer(text, begin))
-    own = first_words.intersection(match[1].lower() for match in splits)
     named = []
     for item in found + beside:
         name = item.role
@@ -759,9 +696,8 @@ def _with_splits(text: str, begin: int, found: list[_Found], beside: list[_Found
         for match in splits:
             if match.start() < item.start:
                 split = match[1].lower()
-        is_of_another = split in own and (item in beside or len(own) > 1)
-        is_known = "/" in name or _HAS_SPLIT.search(name) or f"{split}_{name}" in names
-        if split and not is_of_another and not is_known:
+        is_known = _HAS_SPLIT.search(name) or f"{split}_{name}" in names
+        if split and not is_known:
             name = f"{split}_{name}"
         if label:
             name = f"{label[1]}_{name}".lower()
@@ -776,20 +712,18 @@ def _believable(number: _Number, name: str, *, placed: bool) -> bool:
         return False
     if placed:
         return bool(_METRIC.search(name))
-    if not _PLAIN_METRIC.search(name) or name.count(" ") > 3:
+    if not _PLAIN_METRIC.search(name):
         return False
     if not number.explicit and (_NEEDS_A_SIGN.search(name) or _CUT.search(number.name)):
         return False
-    is_counted = _HAS_SPLIT.search(name) or _WHOLE_METRIC.search(name)
-    return not number.whole or bool(number.match["percent"] or is_counted)
+    return not number.whole or bool(number.match["percent"] or _HAS_SPLIT.search(name))
 
 
 _PIECES = re.compile(
     r"(?P<verbatim>@\[[^\]]*\])|(?P<time>\0+)"
-    r"|(?P<string>(?<!\"key\": )(?<!\"metric\": )(?<!\"name\": )"
-    r"\"[^\"]*[A-Za-z][^\"]*\"(?=\s*[,}]))"
+    r"|(?P<string>\"[^\"]*[A-Za-z][^\"]*\"(?=\s*[,}]))"
     r"|(?P<bar>[=>.#━╸╺─█▏▎▍▌▋▊▉░-][=>.#━╸╺─█▏▎▍▌▋▊▉░ -]{2,})"
-    r"|(?P<number>(?<![\w@])[-+]?\d[\d.]*(?:[eE][-+]?\d+)?)"
+    r"|(?P<number>(?<![\w@])(?<![a-zA-Z]-)[-+]?\d[\d.]*(?:[eE][-+]?\d+)?)"
     r"|(?P<space>\s+)|(?P<rate>it/s|s/it)|(?P<text>.)"
 )
 _PATTERNS = {

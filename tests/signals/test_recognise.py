@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloudtrain.signals.recognise import Reading, Recogniser
+from cloudtrain.signals.recognise import LineBlock, Recogniser
 
 HERE = Path(__file__).parent
 FILES = (
@@ -49,8 +51,27 @@ THOUSANDS = {"nanochat", "olmo"}
 """Services read no number with a comma in it, so the patterns of `21,400` find another one."""
 
 
+class Reading(NamedTuple):
+    """What one line says; the step is None if it is unknown."""
+
+    line: int
+    step: float | None
+    values: dict[str, float]
+    progress: dict[str, float]
+
+
+def readings_of(blocks: Iterable[LineBlock]) -> list[Reading]:
+    readings = []
+    for block in blocks:
+        for number, step in enumerate(block.steps):
+            values = {name: column[number] for name, column in block.values.items()}
+            place = None if math.isnan(step) else step
+            readings.append(Reading(block.line + number, place, values, block.progress(number)))
+    return readings
+
+
 def read(lines: Iterable[str]) -> list[Reading]:
-    return Recogniser().feed(lines)
+    return readings_of(Recogniser().blocks(lines))
 
 
 def said(readings: Iterable[Reading]) -> dict[int, dict[str, float]]:
@@ -100,7 +121,7 @@ def test_a_later_process_goes_on_with_what_was_learnt() -> None:
         found = []
         for line in lines:
             recogniser = Recogniser(state)
-            found += recogniser.feed([line])
+            found += readings_of(recogniser.blocks([line]))
             state = json.loads(json.dumps(recogniser.state))
         assert found == read(lines)
 
@@ -139,7 +160,7 @@ def test_the_patterns_find_the_same_values(name: str) -> None:
         lines += re.split("\r", re.sub(r"\x1b\[[0-9;]*m", "", line).replace("#011", "\t"))
     recogniser = Recogniser()
     wanted: dict[str, set[float]] = {}
-    for reading in recogniser.feed(lines):
+    for reading in readings_of(recogniser.blocks(lines)):
         for metric, value in reading.values.items():
             wanted.setdefault(metric, set()).add(value)
     patterns = recogniser.patterns()
@@ -174,10 +195,10 @@ def test_lines_of_one_form_are_read_at_once() -> None:
     """Twenty thousand lines without a metric are not looked at one by one."""
     recogniser = Recogniser()
     lines = [f"{i:06} loader opened shard {i}, loss of time {i % 7}.5 s" for i in range(20_000)]
-    assert not recogniser.feed(lines)
+    assert not list(recogniser.blocks(lines))
     assert recogniser.state["_looks"] < 20
-    recogniser.feed(["step 7 loss 0.5"])
-    (reading,) = recogniser.feed(["step 8 loss 0.25"])
+    list(recogniser.blocks(["step 7 loss 0.5"]))
+    (reading,) = readings_of(recogniser.blocks(["step 8 loss 0.25"]))
     assert reading == Reading(20_001, 8, {"loss": 0.25}, {"step": 8})
 
 
@@ -185,7 +206,7 @@ def test_lines_of_one_form_are_read_at_once() -> None:
 @given(st.lists(st.text("loss acEpoch=:0159.,|/%[](){}'\"\t\r\x1b\0-+eE█#@\ud800\n", max_size=80)))
 def test_no_text_breaks_it(lines: list[str]) -> None:
     recogniser = Recogniser()
-    for reading in recogniser.feed(lines):
+    for reading in readings_of(recogniser.blocks(lines)):
         assert reading.line < len(lines)
     json.dumps(recogniser.state)
     for pattern in recogniser.patterns().values():
@@ -208,5 +229,5 @@ def test_no_line_takes_long(line: str) -> None:
     """Neither while it is learnt nor afterwards, with something else at its end."""
     recogniser = Recogniser()
     begun = time.process_time()
-    recogniser.feed([line, line + "?", line.replace("1", "2"), line[:-2]])
+    list(recogniser.blocks([line, line + "?", line.replace("1", "2"), line[:-2]]))
     assert time.process_time() - begun < 2

@@ -304,10 +304,11 @@ def _print_chart(chart: Chart) -> None:
     if not known:
         return
 
-    rows = draw(chart, width, 2 * _HEIGHT if has_names else _HEIGHT, colors)
-    labels = [_text(max(known)), *[""] * (len(rows) - 2), _text(min(known))]
-    if labels[0] == labels[-1]:
-        labels[0] = ""
+    height = 2 * _HEIGHT if has_names else _HEIGHT
+    labels = [_text(max(known)), *[""] * (height - 2), _text(min(known))]
+    if labels[0] == labels[-1]:  # one point, or a line without height
+        labels = labels[:1]
+    rows = draw(chart, width, len(labels), colors)
     for label, row in zip(labels, rows, strict=True):
         sys.stdout.write(f"{label:>{_LABEL - 1}} {row}".rstrip() + "\n")
     indent = " " * _LABEL
