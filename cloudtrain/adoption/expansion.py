@@ -309,7 +309,9 @@ class WordReader:
         not show them."""
         if name == "#":
             values = self._values("@", "@")
-            return None if values is None else [str(len(values))]
+            # `$@` stands for a number of words that is not known
+            is_open = values is None or any(_UNKNOWN_ARGUMENT.search(value) for value in values)
+            return None if is_open or values is None else [str(len(values))]
         if name in ("@", "*"):
             name, index = "@", "@"
         elif name.isdecimal():
