@@ -26,6 +26,7 @@ NOT_EMPTY = "\ue003"
 """After an unknown part that is certainly not empty."""
 
 _NAMED = re.compile(r"\$([A-Za-z_]\w*|[\d@*#?$!-])")
+_UNKNOWN_ARGUMENT = re.compile(rf"{_START}[^{_END}]*\$\{{?#?[\d@*#]")
 _SPACE = " \t\n"
 _ENDS = " \t\n;&|()<>"
 """The characters that end a word."""
@@ -67,6 +68,11 @@ class Open(str):
     def is_of_script(self) -> bool:
         """Whether only this script knows a part, because it is from variables of the script."""
         return _OF_SCRIPT in self.marked
+
+    @property
+    def has_arguments(self) -> bool:
+        """Whether a part has an argument of the script, such as `$1` or `$@`."""
+        return _UNKNOWN_ARGUMENT.search(self.marked) is not None
 
 
 def unknown(raw: str, *, is_of_script: bool = False) -> str:
@@ -303,7 +309,9 @@ class WordReader:
         not show them."""
         if name == "#":
             values = self._values("@", "@")
-            return None if values is None else [str(len(values))]
+            # `$@` stands for a number of words that is not known
+            is_open = values is None or any(_UNKNOWN_ARGUMENT.search(value) for value in values)
+            return None if is_open or values is None else [str(len(values))]
         if name in ("@", "*"):
             name, index = "@", "@"
         elif name.isdecimal():
@@ -329,6 +337,9 @@ class WordReader:
     ) -> list[str] | None:
         """Return the value of `${NAME:-WORD}` and the like."""
         if values is None and _OF_SHELL.fullmatch(name):
+            default = "".join(self._default(word, quoted=quoted))
+            if symbol[-1] == "=" and _SAFE.fullmatch(default):
+                self.variables[name] = unknown(f"${{{name}{symbol[:-1]}-{default}}}")
             return None
         has_colon = symbol[0] == ":"
         if values and has_colon and not any(value and has_known(value) for value in values):

@@ -415,9 +415,11 @@ _RELATIVE = (
 )
 
 
+_FOLDER_OF_SCRIPT = r"\$\( ?dirname (?:-- )?\"?\$\{?(?:0|BASH_SOURCE(?:\[0\])?)\}?\"? ?\)"
 _IN_FOLDER = re.compile(
-    r"(`pwd`|\$\(pwd\)|\$\{?(PWD|SLURM_SUBMIT_DIR)\}?|"
-    r"\$\(dirname \"?\$\{?(0|BASH_SOURCE(\[0\])?)\}?\"?\))/"
+    r"(?:`pwd`|\$\(pwd\)|\$\{?(?:PWD|SLURM_SUBMIT_DIR)\}?|"
+    rf"{_FOLDER_OF_SCRIPT}|"
+    rf"\$\( ?cd (?:-- )?\"?{_FOLDER_OF_SCRIPT}\"?[ >&/12a-z]*?(?:&&|;) ?pwd(?: -P)? ?\))/"
 )
 """The folder of the script, or the one in which it starts, before the path of a program."""
 

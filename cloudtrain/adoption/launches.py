@@ -58,8 +58,6 @@ class TrainingLaunch:
     """The container image by target."""
     setup: list[str] = field(default_factory=list)
     """Lines before the launch line that prepare the shell."""
-    notes: list[str] = field(default_factory=list)
-    """Comments for the top of the job file."""
     srun: dict[str, str] | None = None
     """The options of `srun` by their long names; None if `srun` does not start the program."""
     target: str = DEFAULT_TARGET
@@ -252,12 +250,14 @@ def _lose_unknown_counts(
 def _torch_launch(words: Sequence[str], folder: str) -> TrainingLaunch:
     launch = _torchrun(words, folder)
     if "--use-env" not in words and "--use_env" not in words:
-        launch.lost["--local-rank"] = (
-            "torch.distributed.launch passes the argument to the script; let the script read "
-            "the variable LOCAL_RANK"
-        )
+        launch.lost["--local-rank"] = _LOCAL_RANK.format("torch.distributed.launch")
     return launch
 
+
+_LOCAL_RANK = (
+    "{} passes the argument to the script, cloudtrain does not: let the script read the variable "
+    "LOCAL_RANK"
+)
 
 _ACCELERATE_OWN = re.compile(
     r"--(use-|fsdp|deepspeed|zero|offload|dynamo|megatron|parallelism|cpu$|tpu|debug|downcast|"
@@ -280,6 +280,9 @@ def _accelerate(words: Sequence[str], folder: str) -> TrainingLaunch:
     launch, options = _started("accelerate", words)
     config = _accelerate_config(launch, options, folder)
 
+    for name in _ACCELERATE_COUNTS:
+        if name in options:  # the line takes precedence, also if only a running shell knows it
+            config.pop(name.strip("-").replace("-", "_"), None)
     machines = _count(options, "--num-machines") or config.get("num_machines")
     if machines:
         launch.instances = int(machines)
@@ -334,6 +337,14 @@ def _lose_own_variables(
 def _accelerate_config(launch: TrainingLaunch, options: Options, folder: str) -> dict[str, Any]:
     """Return the settings in the file that the line names; none without a file."""
     if "--config-file" not in options:
+        cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+        home = os.environ.get("HF_HOME") or f"{cache}/huggingface"
+        default = os.path.expanduser(f"{home}/accelerate/default_config.yaml")
+        if os.path.isfile(default):
+            launch.lost["--config-file"] = (
+                f"accelerate reads `{default}` where the line names no file: adopt the line with "
+                "this option"
+            )
         return {}
     name = options["--config-file"][0]
     text = _text(launch, "--config-file", folder, name)
@@ -352,11 +363,6 @@ def _accelerate_config(launch: TrainingLaunch, options: Options, folder: str) ->
         raise cannot_adopt(f"`{name}` starts the script on SageMaker, not on this machine", hint)
     return config
 
-
-_NO_LOCAL_RANK = (
-    "The deepspeed launcher passes `--local_rank` to the script; cloudtrain does not. "
-    "The variable LOCAL_RANK has it."
-)
 
 _DEEPSPEED_COUNTS = {
     "--num-nodes": "resources.instance_count",
@@ -378,7 +384,7 @@ def _deepspeed(words: Sequence[str], folder: str) -> TrainingLaunch:
     if slots and not launch.processes:
         launch.processes = slots[0]
     if not {"--no-local-rank", "--no-python"} & options.keys():
-        launch.notes.append(_NO_LOCAL_RANK)
+        launch.lost["--local_rank"] = _LOCAL_RANK.format("deepspeed")
 
     _lose_unknown_counts(launch, options, _DEEPSPEED_COUNTS)
     if len(set(slots)) > 1:

@@ -354,7 +354,7 @@ def adopt_launch(launch: TrainingLaunch, kind: str, place: Path) -> Adoption:
     why = "a job passes arguments as `--name value`, sorted by name"
     differences = differences_of(of_launch, _comparable(parsed(draft)), lambda _: why, launch.lost)
     add_secrets(draft.job, secrets, target_of(launch.target))
-    head = [f"Adopted from {kind}.", *launch.notes]
+    head = [f"Adopted from {kind}."]
     return adoption_of(launch.target, kind, draft, differences, head)
 
 

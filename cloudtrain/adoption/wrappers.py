@@ -188,7 +188,10 @@ def _inner_launch(
         return LaunchCommand([], why_not=why)
     try:
         variables: dict[str, Value] = {**command.exported, **command.assigned, **launch.variables}
-        commands = files.commands_of(script, {**variables, "@": rest[1:]})
+        with_arguments = {**variables, "@": rest[1:]}
+        if isinstance(script, Open) and script.has_arguments:
+            del with_arguments["@"]  # `$1` may be an argument of the script around it
+        commands = files.commands_of(script, with_arguments)
     except ValueError as error:
         return LaunchCommand([], why_not=str(error))
     line, _ = only_launch(commands, files)
@@ -262,13 +265,23 @@ def why_none(commands: Sequence[ShellCommand], files: ScriptFiles) -> str:
     return "it has no command"
 
 
+_OTHER_WORK = frozenset("install add create activate build pull push".split())
+"""What a wrapper such as conda, uv or docker does instead of starting a command."""
+
+_BEFORE_NAME = frozenset("-n --name --with --extra --group -p --prefix --package -t --tag".split())
+"""Options of wrappers before the name of an environment or a package, such as `deepspeed`."""
+
+
 def _take_off(launch: LaunchCommand, name: str) -> None:
     """Take the wrapper `name` off, with its options: all words up to the next shell, `srun` or
     launcher. If none follows, the launch command has no words then."""
     rest = launch.words[1:]
     for at, word in enumerate(rest):
+        if word in _OTHER_WORK:
+            break
+        is_value = at > 0 and rest[at - 1] in _BEFORE_NAME
         is_wrapper = os.path.basename(word) in ("bash", "sh", "srun")
-        if not is_wrapper and tool_of(rest[at:]) is None:
+        if is_value or (not is_wrapper and tool_of(rest[at:]) is None):
             continue
 
         launch.words = rest[at:]
@@ -282,6 +295,7 @@ def _take_off(launch: LaunchCommand, name: str) -> None:
             )
         return
     launch.words = []
+    launch.why_not = f"no launcher follows `{name}`"
 
 
 _OTHER_LINES = {

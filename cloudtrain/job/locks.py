@@ -322,9 +322,9 @@ class _Reader(NamedTuple):
     def _wanted(self, texts: Iterable[str], sources: Table, file: str) -> list[Requirement]:
         """Return dependencies as a project writes them, without the versions of those that have a
         source of their own, as uv.lock writes them."""
-        if isinstance(texts, str):
-            message = f"the dependencies in `{file}` are a text, not a list"
-            raise unread(message, f"write `[{json.dumps(texts)}]`")
+        if isinstance(texts, (str, dict)):
+            example = json.dumps(texts if isinstance(texts, str) else "NAME")
+            raise unread(f"the dependencies in `{file}` are not a list", f"write `[{example}]`")
         elsewhere = set()
         for name, source in sources.items():
             for entry in [source] if isinstance(source, dict) else source:

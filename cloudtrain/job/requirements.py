@@ -224,6 +224,8 @@ def form_of(file: str, text: str) -> str:
     for endings, line, what, hint in _OF_OTHER_TOOLS:
         if name.endswith(endings) or f"\n{line}" in lines:
             raise unread(f"`{file}` is {what}, which cloudtrain does not read", hint.format(file))
+    if name == "uv.lock":
+        return "uv"
     if "\n[" in lines or "\nlock-version" in lines:
         for form, patterns in _FORMS.items():
             if all(re.search(pattern, lines) for pattern in patterns):
@@ -300,17 +302,18 @@ HASH = "sha256:[0-9a-f]{64}|sha384:[0-9a-f]{96}|sha512:[0-9a-f]{128}"
 
 _VERSION = rf"(?aix:{VERSION_PATTERN})"
 _WORD = r"[A-Za-z0-9._~/%!$&()*+,=:-]"
-_HOST = r"[A-Za-z0-9._-]+(?::[0-9]+)?"
+_HOST = r"[A-Za-z0-9][A-Za-z0-9._-]*(?::[0-9]+)?"
 _FOLDER = r"(?:#subdirectory=[A-Za-z0-9._/-]+)?"
 _INDEX = rf"https?://{_HOST}(?:/{_WORD}*)?"
 _SOURCE = (
     rf"https?://{_HOST}/{_WORD}+{_FOLDER}"
-    rf"|git\+(?:https?|ssh)://(?:[A-Za-z0-9_-]+@)?{_HOST}/{_WORD}+@[0-9a-f]{{7,64}}{_FOLDER}"
+    rf"|git\+(?:https?|ssh)://(?:[A-Za-z0-9_][A-Za-z0-9_-]*@)?{_HOST}/{_WORD}+@[0-9a-f]{{7,64}}{_FOLDER}"
     r"|\./(?!\.\./)[A-Za-z0-9._+/!-]+"
 )
 
-_PLAIN = r"(?=[^@]*(?:@[ \t]*(?:git\+)?(?:https?|ssh)://|$))(?:(?![ \t]-|\$\{)[ -~])*"
-"""A line without options and variables, and without an address on the user's machine."""
+_PLAIN = r"(?=[^@]*(?:@[ \t]*(?:git\+)?(?:https?|ssh)://(?![^/]*@-|-)|$))(?:(?![ \t]-|\$\{)[ -~])*"
+"""A line without options and variables, and without an address on the user's machine. ssh takes
+a host that begins with a hyphen for an option."""
 
 
 def foreign_text(package: Package) -> str | None:

@@ -249,6 +249,8 @@ def test_the_interpreter_is_kept(lines: str, settings: dict[str, Any], names: se
         ("read -r D\nunset $D", ["unset $D"], {"unset $D"}),
         ("PATH=/opt/bin:$PATH\nX=1", ['export PATH="/opt/bin:$PATH"'], set()),
         ("read -r D\nmodule load $D", ["module load $D"], {"module load $D"}),
+        (": ${CONDA_PATH:=/x}\nsource $CONDA_PATH/a", ["source ${CONDA_PATH:-/x}/a"], set()),
+        ("echo ${WORK=/x}\nmodule use $WORK", ["module use ${WORK-/x}"], set()),
     ],
 )
 def test_lines_that_prepare_the_shell(lines: str, setup: list[str], names: set[str]) -> None:
@@ -277,6 +279,13 @@ def test_lines_that_prepare_the_shell(lines: str, setup: list[str], names: set[s
         (f"env ID=$SLURM_JOB_ID {RUN}", set()),
         (f"cd $SLURM_SUBMIT_DIR\n{RUN}", set()),
         (f"cd $DIR/sub\n{RUN}", {"cd $DIR/sub"}),
+        (f'cd "$(cd "$(dirname "$0")" && pwd)"\n{RUN}', set()),
+        (f"cd $( cd -- $(dirname -- ${{BASH_SOURCE[0]}}) &> /dev/null; pwd -P )\n{RUN}", set()),
+        (
+            f'cd "$(cd "$(dirname "$0")/.." && pwd)"\n{RUN}',
+            {'cd $(cd "$(dirname "$0")/.." && pwd)'},
+        ),
+        ('D="$(cd "$(dirname "$0")" && pwd)"\nsrun torchrun --nproc-per-node 8 $D/train.py', set()),
         (
             f"srun /fsx/profiled --out x {RUN}\nsrun echo torchrun x.py",
             {"profiled --out x", "other lines"},

@@ -28,10 +28,10 @@ LINES: dict[str, dict[str, Any]] = {
     "accelerate launch --num_processes 16 --num_machines 2 --mixed_precision bf16 train.py --epochs 3": {
         "processes": 8, "instances": 2, "variables": {"ACCELERATE_MIXED_PRECISION": "bf16"},
     },
-    "deepspeed --num_nodes 2 --num_gpus 8 train.py --deepspeed ds.json": {
+    "deepspeed --num_nodes 2 --num_gpus 8 --no_local_rank train.py --deepspeed ds.json": {
         "type": "deepspeed", "processes": 8, "instances": 2, "hyperparameters": {"deepspeed": "ds.json"},
     },
-    "deepspeed --hostfile hosts train.py --deepspeed --deepspeed_config ds.json": {
+    "deepspeed --no_local_rank --hostfile hosts train.py --deepspeed --deepspeed_config ds.json": {
         "type": "deepspeed", "processes": 4, "instances": 2,
         "command": "python train.py --deepspeed --deepspeed_config ds.json",
     },
@@ -70,18 +70,18 @@ def test_a_launch_line_is_adopted(line: str) -> None:
 LOSSES = {
     "torchrun --nnodes 1:4 --nproc-per-node 2 train.py": {"--nnodes"},
     "torchrun --max-restarts 3 train.py": {"--max-restarts"},
-    "deepspeed --hostfile no train.py": {"--hostfile"},
+    "deepspeed --hostfile no --no_local_rank train.py": {"--hostfile"},
     "accelerate launch --config_file no.yaml train.py": {"--config-file"},
     "torchrun --nnodes $N train.py": {"--nnodes"},
     "torchrun --new-option 3 train.py": {"--new-option"},
-    "deepspeed --include localhost:0,1 train.py": {"--include"},
+    "deepspeed --include localhost:0,1 train.py": {"--include", "--local_rank"},
     "mpirun -np 2 --map-by slot python train.py": {"--map-by"},
     "torchrun train.py --lr $LR --out run_$(date +%F)": {"--lr", "--out"},
     "torchrun --nproc-per-node $N train.py": {"--nproc-per-node"},
     "torchrun train.py --mark $'\\t'": {"--mark"},
     "python -m torch.distributed.launch --nproc_per_node 4 train.py": {"--local-rank"},
     "accelerate launch --use_fsdp --gpu_ids 0,1 train.py": {"--use-fsdp", "--gpu-ids"},
-    "deepspeed --bind_cores_to_rank train.py": {"--bind-cores-to-rank"},
+    "deepspeed --bind_cores_to_rank train.py": {"--bind-cores-to-rank", "--local_rank"},
     "srun -N 1 --container-image=$IMAGE --container-mounts=/a torchrun train.py": {
         "--container-image",
         "--container-mounts",
@@ -99,6 +99,15 @@ LOSSES = {
     "mpirun -np 6 --npernode 4 python train.py": {"-np"},
     "uv run torchrun train.py": {"uv run"},
     "make data && torchrun train.py": {"other lines"},
+    "conda run -n deepspeed python train.py": {"conda run -n deepspeed"},
+    "uv run --with deepspeed torchrun train.py": {"uv run --with deepspeed"},
+    "pip install deepspeed accelerate && torchrun train.py": {"other lines"},
+    "singularity exec x.sif pip install deepspeed y && torchrun train.py": {"other lines"},
+    "docker build -t deepspeed . && torchrun train.py": {"other lines"},
+    'C=$1; bash -c "torchrun train.py --config $C --out $2"': {"--config", "--out"},
+    'bash -c "torchrun train.py $@" x': {"$@"},
+    "bash <<E\ntorchrun train.py --lr ${1}\nE": {"--lr"},
+    "bash -c 'torchrun train.py --lr $1' x 1": set(),
 }
 
 
@@ -108,6 +117,21 @@ def test_what_a_job_cannot_say_is_a_difference(line: str) -> None:
     found = ct.adopt(line)
     assert {item.path for item in found.differences} == LOSSES[line]
     assert all(item.reason for item in found.differences)
+
+
+def test_the_settings_that_accelerate_reads_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file that `accelerate config` writes decides the processes where a line names none."""
+    monkeypatch.setenv("HF_HOME", "cache")
+    line = "accelerate launch --num_processes $N train.py"
+    assert {each.path for each in ct.adopt(line).differences} == {"--num-processes"}
+    file = Path("cache", "accelerate", "default_config.yaml")
+    file.parent.mkdir(parents=True)
+    file.write_text("num_processes: 8\n")
+    names = {each.path for each in ct.adopt(line).differences}
+    assert names == {"--num-processes", "--config-file"}
+    found = ct.adopt(f"{line} --lr 1".replace("launch", f"launch --config_file {file}"))
+    assert shape(found.job)["processes"] is None
+    assert {each.path for each in found.differences} == {"--num-processes"}
 
 
 BATCH = """\

@@ -209,6 +209,12 @@ CASES = {
         367.30, of_a_compute(instanceCount=50), sweep=SERVICE | {"trials": 2}, target="azureml"
     ),
     "a size of the job, said twice": Case("allowed", of_a_compute(instanceType="Standard_NC24ads_A100_v4", instanceCount=1), target="azureml"),
+    "machines that are added later": Case("unknown", of_a_compute(scalePolicy={"maxInstanceTypeCount": 50}), target="azureml"),
+    "machines that are added later, in other letters": Case("unknown", of_a_compute(ScalePolicy={"maxInstanceTypeCount": 50}), target="azureml"),
+    "machines that are added to a sweep later": Case(
+        "unknown", of_a_compute(scalePolicy={"autoScaleInstanceTypeCountSet": [1, 50]}), sweep=SERVICE | {"trials": 2}, target="azureml"
+    ),
+    "machines that nothing adds": Case("allowed", of_a_compute(scalePolicy=None), target="azureml"),
     "a component": Case("unknown", azure(componentId=f"{WORKSPACE}/components/c/versions/1"), target="azureml"),
     "a size without a price on Azure": Case("unknown", on("Standard_ND96isr_H200_v5"), target="azureml"),
 }  # fmt: skip

@@ -167,6 +167,14 @@ CASES: dict[str, Case] = {
     "wheels for another Python in a uv.lock": windows("tqdm-1-cp311-cp311-manylinux_2_28_x86_64.whl"),
     # blocks of scripts
     "a text of dependencies": Case("train.py", {"train.py": '# /// script\n# dependencies = "tqdm"\n# ///\n'}, "CT056", "`train.py`"),
+    "a table of dependencies": Case("train.py", {"train.py": '# /// script\n# dependencies = {tqdm = 1}\n# ///\n'}, "CT056", "`train.py`"),
+    "an option of ssh in a block": block('"x @ git+ssh://-oProxyCommand=evil/x"'),
+    "an option of ssh after a user": block('"x @ git+ssh://me@-oProxyCommand=evil/x"'),
+    "an option of ssh in a uv.lock": uv(source="git = 'ssh://-oProxyCommand.evil/x#0123abcd'", archives=False),
+    "an option of ssh after a user in a uv.lock": uv(source="git = 'ssh://git@-oevil/x#0123abcd'", archives=False),
+    "a uv.lock without a text": Case("uv.lock", {"uv.lock": "", "pyproject.toml": OWN}, "CT056", "`uv.lock`"),
+    "a list that is called uv.lock": Case("uv.lock", {"uv.lock": "tqdm\n", "pyproject.toml": OWN}, "CT056", "`uv.lock`"),
+    "a uv.lock without packages": Case("uv.lock", {"uv.lock": "version = 1\n", "pyproject.toml": OWN}, "CT057", "`uv.lock`"),
     "an index of uv in a block": Case(
         "train.py",
         {"train.py": '# /// script\n# dependencies = ["tqdm"]\n# [[tool.uv.index]]\n# url = "https://h/simple"\n# ///\n'},

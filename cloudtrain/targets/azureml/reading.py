@@ -76,6 +76,7 @@ _COMPONENT = "componentId"
 
 _PAID = {JOB_TYPE, COMPUTE, QUEUE, "resources", "limits", "instanceType", "instanceCount"}
 _PAID |= {"maxInstanceCount", "jobTier", "timeout", "trialTimeout", "maxTotalTrials", _COMPONENT}
+_PAID.add("scalePolicy")
 """The fields of the body that decide what is paid for."""
 
 _PAID_FOLDED = {name.casefold() for name in _PAID}
@@ -392,6 +393,8 @@ class AzureMLReading(Reading):
                 count = max(count, number or 0)
             named = asked.get("instanceType")
             if named and named != body.instance_type and body.compute is None:
+                is_certain = False
+            if asked.get("scalePolicy"):  # it may add machines while the job runs
                 is_certain = False
         return count, is_certain
 
