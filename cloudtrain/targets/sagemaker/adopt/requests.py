@@ -159,8 +159,6 @@ def _range_of(
     return item
 
 
-_OPERATION = "CreateTrainingJob"
-
 _SIGNS = {NAME, ALGORITHM, MACHINES, OUTPUT, ROLE}
 """Fields that identify a request: each request has most of them."""
 
@@ -371,7 +369,7 @@ def _original(
     """
     request = without_nulls(data)
     if _is_description(data):
-        request = only(request, members_of(_OPERATION, ()) or ())
+        request = only(request, members_of("CreateTrainingJob"))
     replaced: dict[str, str] = {}
     for section, others in ((MACHINES, _SELECTED), (PARAMETERS, _SET_BY_TUNER)):
         if isinstance(request.get(section), Mapping):
