@@ -332,37 +332,48 @@ def _finished(target: Target, adopter: Adopter, original: Original, draft: Draft
     """Compile a draft, with overrides for everything that its fields cannot express, and compare
     its request with the original request."""
     settings, context, plan = _mended(target, adopter, original, draft)
-
     theirs = adopter.comparable(original.request, original, context, None)
     ours = adopter.comparable(plan.request, original, context, plan)
-    field_name = target.name + OVERRIDES
+
     overrides = adopter.overrides(ours.request, theirs.request)
     if overrides:
-        draft.job[field_name] = overrides
-        draft.comments.setdefault((field_name,), _overrides_comment(overrides))
+        _add_overrides(draft, target, overrides)
         try:
             plan = _compiled(target, draft, settings, context)
         except JobError:
-            # the differences remain, and the comparison below lists them
-            del draft.job[field_name]
-            draft.comments.pop((field_name,))
+            # the differences remain, and the comparison lists them
+            _remove_overrides(draft, target)
+        ours = adopter.comparable(plan.request, original, context, plan)
 
-    ours = adopter.comparable(plan.request, original, context, plan)
     add_secrets(draft.job, original.secrets, target)
     differences = differences_of(theirs.request, ours.request, adopter.reason, original.lost)
+    renewed = (*original.replaced.items(), *theirs.renewed, *ours.renewed)
     return adoption_of(
         target.name,
         original.kind,
         draft,
         differences,
         [f"Adopted from {original.kind}."],
-        renewed=tuple(dict.fromkeys((*original.replaced.items(), *theirs.renewed, *ours.renewed))),
+        renewed=tuple(dict.fromkeys(renewed)),
         files=original.files,
         code=original.code,
         data=original.made_data,
         gaps=original.gaps,
         sweep=None if draft.sweep is None else _content(draft)[0],
     )
+
+
+def _add_overrides(draft: Draft, target: Target, overrides: Mapping[str, Any]) -> None:
+    """Add overrides to the draft's job, with a comment unless the draft has its own."""
+    field_name = target.name + OVERRIDES
+    draft.job[field_name] = overrides
+    draft.comments.setdefault((field_name,), _overrides_comment(overrides))
+
+
+def _remove_overrides(draft: Draft, target: Target) -> None:
+    field_name = target.name + OVERRIDES
+    del draft.job[field_name]
+    del draft.comments[(field_name,)]
 
 
 def _overrides_comment(overrides: Mapping[str, Any]) -> str:

@@ -3,12 +3,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from inspect import signature
@@ -20,7 +17,6 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command as built
 
 from cloudtrain.cli.failures import (
-    COMPLETION_VARIABLE,
     EXIT_INTERRUPTED,
     EXIT_PIPE,
     WORDS,
@@ -394,8 +390,6 @@ def run_command(args: Sequence[str]) -> int:
     def run() -> object:
         return built(app).main(args=list(args), prog_name=PROGRAM, standalone_mode=False, obj=asked)
 
-    if os.environ.get(COMPLETION_VARIABLE) == "complete_bash":
-        return with_whole_words(lambda: guarded(run, asked))
     return guarded(run, asked)
 
 
@@ -475,57 +469,3 @@ def _nearest_command(word: str, rest: Sequence[str]) -> str:
 
     near = did_you_mean(word, COMMANDS)
     return near if isinstance(near, NearName) else f"see `{PROGRAM} --help`"
-
-
-# Completion of words with colons in bash. bash passes `bundled:dig` as three words and replaces
-# only the last one.
-
-_WORDS = "COMP_WORDS"
-_INDEX = "COMP_CWORD"
-
-
-def with_whole_words(
-    complete: Callable[[], int], environ: MutableMapping[str, str] = os.environ
-) -> int:
-    """Join the words that bash split at colons, run `complete`, and return its exit code. The
-    completions are printed without the part up to the last colon, because bash keeps this part on
-    the command line."""
-    prefix = _join_colons(environ)
-    if not prefix:
-        return complete()
-
-    answers = io.StringIO()
-    try:
-        with contextlib.redirect_stdout(answers):
-            code = complete()
-    except SystemExit as error:  # how Typer ends a completion
-        code = int(error.code or 0)
-
-    for answer in answers.getvalue().splitlines():
-        if answer:
-            sys.stdout.write(f"{answer.removeprefix(prefix)}\n")
-    return code
-
-
-def _join_colons(environ: MutableMapping[str, str]) -> str:
-    """Join the words that bash split at colons, by changing bash's variables in `environ`. Return
-    the part of the word at the cursor up to and including its last colon: `bundled:` for
-    `bundled:dig`; an empty string without a colon."""
-    words = environ.get(_WORDS, "").split()
-    index = environ.get(_INDEX, "")
-    if ":" not in words or not index.isdecimal():
-        return ""
-
-    end = int(index) + 1
-    joined: list[str] = []
-    for word in words[:end]:
-        if joined and (word == ":" or joined[-1].endswith(":")):
-            joined[-1] += word
-        else:
-            joined.append(word)
-
-    # the index is that of the word at the cursor
-    environ[_WORDS] = "\n".join([*joined, *words[end:]])
-    environ[_INDEX] = str(len(joined) - 1)
-    head, colon, _ = joined[-1].rpartition(":")
-    return head + colon

@@ -122,8 +122,7 @@ def runs_and_jobs(incomplete: str) -> list[str]:
 
 @silent
 def jobs(incomplete: str) -> list[str]:
-    """Return the job files and folders in the folder of the typed path, and the bundled scripts as
-    `bundled:NAME`."""
+    """Return the job files and folders in the folder of the typed path."""
     from cloudtrain.job.file import SUFFIXES
 
     # the part up to the last `/` stays as typed
@@ -138,7 +137,7 @@ def jobs(incomplete: str) -> list[str]:
             names.append(f"{start}{entry.name}/")
         elif entry.suffix.lower() in SUFFIXES:
             names.append(f"{start}{entry.name}")
-    return names + [f"bundled:{name}" for name in scripts("")]
+    return names
 
 
 @silent

@@ -27,7 +27,7 @@ from cloudtrain.lifecycle.runs.run import Run
 from cloudtrain.lifecycle.runs.sweep import sweep_of
 from cloudtrain.lifecycle.store.outbox import Event
 from cloudtrain.lifecycle.store.schema import open_store, read_store
-from cloudtrain.lifecycle.store.store import SENT, UNFINISHED, RunRecord
+from cloudtrain.lifecycle.store.store import SENT, UNFINISHED, RunRecord, Store
 from cloudtrain.plans.progress import Notice, RunStatus
 from cloudtrain.system.plugins import part
 from cloudtrain.system.processes import ProcessLock
@@ -142,31 +142,46 @@ class _Sender:
         busy = {name for name, future in self._lanes.items() if not future.done()}
         with read_store(self._here.state_dir) as store:
             events = store.outbox.pending()
-            rows = store.newest(states=UNFINISHED)
-            # of a run that another command saw end, the last notices are not read yet
-            ended = {event.run for event in events} - {row.name for row in rows} - self._over
-            rows += filter(None, map(store.get, ended))
-        rows = [row for row in rows if row.name not in self.unknown]
+            rows = self._watched(store, events)
 
         for channel in channels:
             lane = f"to {channel.name}"
             if lane not in busy:
                 self._start(lane, self._deliver, channel, events)
         for event in events:
-            wanted = {channel.name for channel in channels if channel.wants(event.kind)}
-            if wanted <= event.delivered or time.time() - event.recorded > _GIVE_UP:
-                with open_store(self._here.state_dir) as store:
-                    store.outbox.finish(event)
-                self._moment("finished")
+            self._finish_if_done(event, channels)
 
         limits = [item.table.over_cost for item in channels if item.table.over_cost is not None]
-        sent = [row for row in rows if row.stage in SENT]
-        for target in {row.target for row in sent}:
+        lowest_limit = min(limits, default=inf)
+        rows_of: dict[str, list[RunRecord]] = {}
+        for row in rows:
+            if row.stage in SENT:
+                rows_of.setdefault(row.target, []).append(row)
+        for target, sent in rows_of.items():
             lane = f"of {target}"
             if lane not in busy:
-                of_target = [row for row in sent if row.target == target]
-                self._start(lane, self._ask, of_target, min(limits, default=inf))
+                self._start(lane, self._ask, sent, lowest_limit)
         return bool(events or rows)
+
+    def _watched(self, store: Store, events: Sequence[Event]) -> list[RunRecord]:
+        """Return the runs to ask about: those that have not ended, and those that another command
+        saw end, whose last notices are not read yet."""
+        rows = store.newest(states=UNFINISHED)
+        seen = self._over.union(row.name for row in rows)
+        for name in {event.run for event in events} - seen:
+            row = store.get(name)
+            if row is not None:
+                rows.append(row)
+        return [row for row in rows if row.name not in self.unknown]
+
+    def _finish_if_done(self, event: Event, channels: Sequence[Channel]) -> None:
+        """Finish an event that every channel which wants it has, or that is too old."""
+        wanted = {channel.name for channel in channels if channel.wants(event.kind)}
+        is_too_old = time.time() - event.recorded > _GIVE_UP
+        if wanted <= event.delivered or is_too_old:
+            with open_store(self._here.state_dir) as store:
+                store.outbox.finish(event)
+            self._moment("finished")
 
     def _start(self, lane: str, work: Callable[..., None], *arguments: Any) -> None:
         """Do some work in a lane, which is free."""

@@ -244,13 +244,17 @@ class Reading:
         set it, otherwise `path`, its path in the job."""
         if not path or not self.overrides:
             return path
+        for keys in self._keys_in_request(path):
+            override = self.override_of(*keys)
+            if override is not None:
+                return override
+        return path
+
+    def _keys_in_request(self, path: ValuePath) -> Iterator[Keys]:
+        """Yield where the value at a path of the job may stand in the request."""
         for start, keys_of in self.paths.items():
             if path[: len(start)] == start:
-                for keys in keys_of(path[len(start) :]):
-                    override = self.override_of(*keys)
-                    if override:
-                        return override
-        return path
+                yield from keys_of(path[len(start) :])
 
 
 @dataclass(frozen=True, eq=False)

@@ -96,8 +96,9 @@ class MetricWriter:
         self._named = len(self._names)
         self._names_file = _Appended(os.open(f"{stem}.names", _CREATE))
         self._rows_file = _Appended(os.open(f"{stem}.rows", _CREATE))
-        # there were not more calls than rows
-        self._calls = count(self._rows_file.size // ROW.size)
+        # each call must have a number of its own, and wrote at least one row
+        number_of_rows = self._rows_file.size // ROW.size
+        self._calls = count(number_of_rows)
 
     def add(self, values: Mapping[str, float], moment: float) -> None:
         """Add the values of one call, measured at `moment`, seconds since 1970. The value named

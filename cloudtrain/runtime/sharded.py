@@ -18,7 +18,7 @@ import os
 import pickle
 import re
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import chain
@@ -199,9 +199,8 @@ def read_shards(state: dict[str, Any], folder: Path) -> None:
     Raises:
         TornError: a block differs from the manifest, on any rank. Some tensors may already have
             been changed.
-        SetupError: the checkpoint holds data that `write_shards` never writes, so another program
-            must have written or
-        changed it.
+        SetupError: the checkpoint is of another model; or it holds data that `write_shards` never
+            writes, so another program must have written or changed it.
     """
     import torch
     import torch.distributed.checkpoint
@@ -242,15 +241,27 @@ def read_shards(state: dict[str, Any], folder: Path) -> None:
         dcp.load(state, storage_reader=ShardReader(folder), planner=Planner())
     except dcp.api.CheckpointException as error:
         causes = [failure for failure, _ in error.failures.values()]
-        for cause in causes:
-            if _OTHER_MODEL.match(str(cause)):
-                message = f"the checkpoint `{folder}` is of another model: {cause}"
-                raise SetupError(message, hint=OTHER_MODEL_HINT) from None
-        for kind in (SetupError, TornError):
-            for cause in causes:
-                if isinstance(cause, kind):
-                    raise cause from None
-        raise
+        own_error = _error_in(causes, folder)
+        if own_error is None:
+            raise
+        raise own_error from None
+
+
+def _error_in(causes: Sequence[BaseException], folder: Path) -> Exception | None:
+    """Return the error to raise for the errors that torch gathered on all ranks; None if none of
+    them has a reason that is known. That the checkpoint is of another model explains most, a
+    forged one explains more than a torn one."""
+    for cause in causes:
+        if _OTHER_MODEL.match(str(cause)):
+            message = f"the checkpoint `{folder}` is of another model: {cause}"
+            return SetupError(message, hint=OTHER_MODEL_HINT)
+    for cause in causes:
+        if isinstance(cause, SetupError):
+            return cause
+    for cause in causes:
+        if isinstance(cause, TornError):
+            return cause
+    return None
 
 
 def _files_of(folder: Path) -> Files:

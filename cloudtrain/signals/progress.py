@@ -130,25 +130,35 @@ class LinePosition:
     def values(self, progress: Mapping[str, float], *, has_values: bool) -> dict[str, float]:
         """Return the values that a line says. Nothing counts before the first metric, such as the
         bars of downloads."""
-        self._has_values |= has_values
+        if has_values:
+            self._has_values = True
         if not self._has_values:
             return {}
-        total = progress.get("total")
-        step = progress.get("step")
-        counted: dict[str, float] = {}
-        if step is not None and total and has_values:
-            counted = {"step": step, "total": total}
-        elif step is not None and total:
-            counted = {"bar": step, "bar_total": total}
-        epoch = progress.get("epoch")
-        if epoch is None:
-            return counted
 
-        # epochs are counted from 0 or 1, and a Trainer's are fractions of the whole
-        self._first_epoch = epoch if self._first_epoch is None else self._first_epoch
-        self._has_fractions |= epoch != int(epoch)
-        if not self._has_fractions:
-            epoch -= min(1.0, self._first_epoch)
-            epoch += step / total if step is not None and total else 0.0
-        ends = {name: progress[name] for name in ("epochs",) if name in progress}
-        return {"epoch": epoch} | ends
+        step = progress.get("step")
+        total = progress.get("total")
+        has_total = step is not None and bool(total)
+        if "epoch" in progress:
+            share = progress["step"] / progress["total"] if has_total else 0.0
+            values = {"epoch": self._finished_epochs(progress["epoch"], share)}
+            if "epochs" in progress:
+                values["epochs"] = progress["epochs"]
+            return values
+        if not has_total:
+            return {}
+        if has_values:
+            return {"step": progress["step"], "total": progress["total"]}
+        return {"bar": progress["step"], "bar_total": progress["total"]}
+
+    def _finished_epochs(self, epoch: float, share: float) -> float:
+        """Return how many epochs are finished, of which `share` is the finished part of the present
+        one. Scripts count them from 0 or from 1. A Trainer writes fractions of the whole, which
+        hold the share already."""
+        if self._first_epoch is None:
+            self._first_epoch = epoch
+        if epoch != int(epoch):
+            self._has_fractions = True
+        if self._has_fractions:
+            return epoch
+        first_number = min(1.0, self._first_epoch)
+        return epoch - first_number + share

@@ -104,27 +104,33 @@ async def _stdin() -> asyncio.StreamReader:
     return reader
 
 
-async def _be_far_end(port: int) -> None:
-    """Connect what comes through stdin to a port of this machine, until stdin ends."""
+async def _stdout() -> asyncio.StreamWriter:
     loop = asyncio.get_running_loop()
-    frames = await _stdin()
+    # asyncio has no public protocol for a writer without a reader
     pipe: Any = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, sys.stdout.buffer)
     transport, protocol = pipe
-    out = asyncio.StreamWriter(transport, protocol, None, loop)
+    return asyncio.StreamWriter(transport, protocol, None, loop)
+
+
+async def _be_far_end(port: int) -> None:
+    """Connect what comes through stdin to a port of this machine, until stdin ends."""
+    frames = await _stdin()
+    out = await _stdout()
     out.write(_MARK)
     ends = _Ends(out)
-    tasks = set()
+    carrying = set()  # asyncio itself does not keep them alive
 
     async def connect(number: int) -> None:
+        """Open a connection for one that has begun at the other end, and carry its data."""
         try:
             reader, writer = await asyncio.open_connection("localhost", port)
         except OSError:
             sys.stderr.write(f"cloudtrain: nothing listens on port {port} of {os.uname()[1]}\n")
             sys.stderr.flush()
-            await ends.send(number)
+            await ends.send(number)  # the other end closes its connection then
             return
         ends.add(number, writer)
-        tasks.add(asyncio.ensure_future(ends.carry(number, reader)))
+        carrying.add(asyncio.ensure_future(ends.carry(number, reader)))
 
     await ends.receive(frames, connect)
 

@@ -215,44 +215,6 @@ def test_what_is_meant_for_an_images_own_toolkit_stays_in_the_request(
     assert [finding.code for finding in plan.findings if finding.level is ct.Level.ERROR] == []
 
 
-def camel(value: Any, path: tuple[str, ...] = ()) -> Any:
-    """A request as CloudTrail writes it: small first letters, but for the keys of maps."""
-    if isinstance(value, list):
-        return [camel(item, path) for item in value]
-    if not isinstance(value, dict):
-        return value
-    own = path[-1:] in (("HyperParameters",), ("Environment",))
-    return {
-        key if own else key[0].lower() + key[1:]: camel(item, (*path, key))
-        for key, item in value.items()
-    }
-
-
-def event(request: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "eventSource": "sagemaker.amazonaws.com", "eventName": "CreateTrainingJob", "awsRegion": "us-west-2",
-        "requestParameters": camel(request),
-    }  # fmt: skip
-
-
-def test_an_event_is_adopted(adopted: Callable[..., ct.Adoption]) -> None:
-    """CloudTrail's names become the API's again, in a record, in a list of records and in `lookup-events`."""
-    same = adopted(FULL)
-    looked_up = {"Events": [{"CloudTrailEvent": json.dumps(event(FULL))}]}
-    for document in (event(FULL), {"Records": [event(FULL)]}, {"detail": event(FULL)}, looked_up):
-        found = adopted(document)
-        assert (found.equal, found.job, found.settings) == (True, same.job, same.settings)
-
-
-def test_what_an_event_hides_is_said(adopted: Callable[..., ct.Adoption]) -> None:
-    """CloudTrail keeps no environment variables; the job is not called equal."""
-    record = event(FULL)
-    record["requestParameters"]["environment"] = "HIDDEN_DUE_TO_SECURITY_REASONS"
-    found = adopted(record)
-    assert [item.path for item in found.differences] == ["Environment"]
-    assert "describe-training-job" in found.differences[0].reason
-
-
 def tuning(**config: Any) -> dict[str, Any]:
     """A tuning job as version 2 of the SDK asks for it."""
     definition = {name: value for name, value in FULL.items() if name in OF_DEFINITION}

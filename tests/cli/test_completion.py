@@ -99,15 +99,15 @@ def test_metrics_to_keep_runs_by(clean_environment: Path) -> None:
     assert complete("cloudtrain prune --keep 2 --by=")[-3:] == ["-accuracy", "-loss", "-step"]
 
 
-def test_job_files_folders_and_bundled_scripts(clean_environment: Path) -> None:
-    """What may be a job: files with the right end, folders to look into, bundled scripts."""
+def test_job_files_and_folders(clean_environment: Path) -> None:
+    """What may be a job: files with the right end, and folders to look into. Bundled scripts have a command."""
     (clean_environment / "jobs").mkdir()
     (clean_environment / "jobs" / "big.toml").write_text("")
     (clean_environment / "job.yaml").write_text("")
     (clean_environment / "joke.txt").write_text("")
     assert complete("cloudtrain submit jo") == ["job.yaml", "jobs/"]
     assert complete("cloudtrain plan jobs/") == ["jobs/big.toml"]
-    assert "bundled:digits_ddp" in complete("cloudtrain check bun")
+    assert complete("cloudtrain check bun") == []
     assert complete("cloudtrain scripts copy digits_d") == ["digits_ddp"]
 
 
@@ -139,7 +139,7 @@ def test_a_broken_store_is_silent(state_dir: Path) -> None:
     ("words", "answer"),
     [
         ("cloudtrain scr", "scripts"),
-        ("cloudtrain submit bundled : digits_dd", "digits_ddp"),
+        ("cloudtrain scripts copy digits_dd", "digits_ddp"),
         ("cloudtrain explain CT10", "CT101 CT102"),
     ],
 )
@@ -147,7 +147,7 @@ def test_a_broken_store_is_silent(state_dir: Path) -> None:
 def test_bash_completes_with_the_installed_script(
     clean_environment: Path, words: str, answer: str
 ) -> None:
-    """The script that `--show-completion` prints, read by bash, which breaks words at colons."""
+    """The script that `--show-completion` prints, read by bash."""
     binary = clean_environment / "bin"
     binary.mkdir()
     (binary / "cloudtrain").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m cloudtrain "$@"\n')

@@ -31,7 +31,7 @@ Wherever a run is asked for, its full name, the beginning of a name that only on
 (`local://host/name`) or `last`, the newest run of this folder, will do.
 
 `cloudtrain --install-completion` sets up completion in bash, zsh and fish: commands, options, run names, job files,
-bundled scripts and codes.
+and codes.
 
 ## Exit codes
 

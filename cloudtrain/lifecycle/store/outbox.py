@@ -77,14 +77,24 @@ class Outbox:
         return bool(row[0])
 
     def add(self, run: str, kind: str, now: float, time: float | None, reason: str | None) -> None:
-        """Record an event, unless it is recorded already: the same kind at the same `time`."""
+        """Record an event of a run that is to be notified about. An event that is recorded already
+        is left out: one of the same kind at the same `time`. So is one that has occurred too
+        often.
+
+        It is one statement, because several programs record at once.
+        """
         values = {"run": run, "kind": kind, "now": now, "time": time, "reason": reason}
         self._db.execute(
-            "INSERT INTO outbox (run, event, attempt, at, moment, reason)"
-            " SELECT name, :kind, 1 + earlier, :now, :time, :reason FROM notified,"
-            " (SELECT count(*) AS earlier FROM outbox WHERE run = :run AND event = :kind)"
-            f" WHERE name = :run AND earlier < {_MOST} AND NOT EXISTS (SELECT 1 FROM outbox"
-            " WHERE run = :run AND event = :kind AND moment IS :time)",
+            f"""
+            WITH same AS (SELECT moment FROM outbox WHERE run = :run AND event = :kind),
+                 earlier AS (SELECT count(*) AS number FROM same)
+            INSERT INTO outbox (run, event, attempt, at, moment, reason)
+            SELECT :run, :kind, number + 1, :now, :time, :reason
+            FROM earlier
+            WHERE :run IN (SELECT name FROM notified)
+              AND number < {_MOST}
+              AND NOT EXISTS (SELECT * FROM same WHERE moment IS :time)
+            """,
             values,
         )
 

@@ -548,25 +548,33 @@ class SageMakerReading(Reading):
     def _uris(self) -> Iterator[tuple[str, str, object, ValuePath]]:
         """Yield the kind, name, address and path in the job of each place of the request, also of
         missing ones."""
-        request = self.request
-        for item in rows_at(request, CHANNELS) if self.processing is None else ():
-            input_name = self.input_of(item.get("ChannelName"))
-            if input_name is not None:
-                uri = value_at(item, "DataSource", "S3DataSource", "S3Uri")
-                yield "input", input_name, uri, ("inputs", input_name, self.target)
-        for item in rows_at(request, "ProcessingInputs"):
+        if self.processing is None:
+            yield from self._uris_of_training()
+        else:
+            yield from self._uris_of_processing()
+
+    def _uris_of_processing(self) -> Iterator[tuple[str, str, object, ValuePath]]:
+        for item in rows_at(self.request, "ProcessingInputs"):
             name = str(item.get("InputName"))
             if name in self.job.inputs:
                 uri = value_at(item, "S3Input", "S3Uri")
                 yield "input", name, uri, ("inputs", name, self.target)
-        for item in rows_at(request, "ProcessingOutputConfig", "Outputs"):
+        for item in rows_at(self.request, "ProcessingOutputConfig", "Outputs"):
             name = str(item.get("OutputName"))
             uri = value_at(item, "S3Output", "S3Uri")
             yield "output", name, uri, ("outputs", name, self.target)
 
-        checkpoint = value_at(request, CHECKPOINT, "S3Uri")
+    def _uris_of_training(self) -> Iterator[tuple[str, str, object, ValuePath]]:
+        for item in rows_at(self.request, CHANNELS):
+            input_name = self.input_of(item.get("ChannelName"))
+            if input_name is not None:
+                uri = value_at(item, "DataSource", "S3DataSource", "S3Uri")
+                yield "input", input_name, uri, ("inputs", input_name, self.target)
+
+        checkpoint = value_at(self.request, CHECKPOINT, "S3Uri")
         yield "checkpoint", "checkpoint", checkpoint, ("checkpoint", self.target)
-        output = value_at(request, OUTPUT, "S3OutputPath")
+
+        output = value_at(self.request, OUTPUT, "S3OutputPath")
         if isinstance(output, str):  # the service makes a folder for each job
             uri = f"{output.rstrip('/')}/{self.plan.run_name}/output"
             path: ValuePath = ()

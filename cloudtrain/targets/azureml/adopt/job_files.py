@@ -18,12 +18,10 @@ from typing import Any
 from cloudtrain.documents.document import Unreadable, load_table, read_document, read_text
 from cloudtrain.errors import JobError, Problem, UsageError, dotted
 from cloudtrain.targets.adoption import Original
-from cloudtrain.targets.azureml.adopt.job_schema import Refusal, RefusedBySDK, body_by_sdk, refused
+from cloudtrain.targets.azureml.adopt.job_schema import Refusal, refused
 from cloudtrain.targets.azureml.compile.places import SCHEMES
 from cloudtrain.targets.azureml.fields import (
-    CODE,
     DISPLAY_NAME,
-    ENVIRONMENT,
     EXPERIMENT,
     FIELDS,
     VARIABLES,
@@ -33,7 +31,7 @@ from cloudtrain.targets.azureml.fields import (
     duration_text,
     tool_codec,
 )
-from cloudtrain.targets.azureml.parts import pick, present, without
+from cloudtrain.targets.azureml.parts import pick, without
 
 _WORKSPACE = re.compile(
     r"/subscriptions/(?P<subscription_id>[^/]+)/resource[gG]roups/(?P<resource_group>[^/]+)"
@@ -85,8 +83,7 @@ def originals_in_job_file(data: JsonMapping, folder: str | None) -> list[Origina
 
 
 def _as_azure_reads(original: Original, data: JsonMapping, kind: str, folder: str) -> Original:
-    """Return the original with the body that azure-ai-ml makes of the file, if the SDK is installed
-    here, and with what Azure ML's tools refuse of the file."""
+    """Return the original with what Azure ML's tools refuse of the file."""
     trial = ("trial",) if kind == "sweep" else ()
     fields = mapping(data.get("trial")) or data
     absent = [((*trial, *path), reason) for path, reason in _wrong_places(fields, folder)]
@@ -99,32 +96,8 @@ def _as_azure_reads(original: Original, data: JsonMapping, kind: str, folder: st
         if isinstance(item, Mapping) and not (item.get("path") or "value" in item):
             absent.append((("inputs", name, "path"), "the service needs the place of the data"))
     refusals = [*refused(data, kind), *absent]
-    body = None
-    try:
-        body = body_by_sdk(data, folder)
-    except RefusedBySDK as error:
-        if not refusals:
-            refusals.append((("(the file)",), f"azure-ai-ml refuses the file: {error}"))
-    # the SDK knows better than the table, but it starts containers on the user's own machine
-    if body is not None and "compute" not in original.lost:
-        refusals = absent
-        body = _completed(body, original.request["properties"], data)
-        original = replace(original, request={"properties": body})
-
     lost = {dotted(path): reason for path, reason in refusals}
     return replace(original, lost={**lost, **original.lost})
-
-
-def _completed(theirs: JsonObject, ours: JsonMapping, data: JsonMapping) -> JsonObject:
-    """Return the body of the SDK with what the SDK would look up or make up before it sends it."""
-    body = without(theirs, ("trial",)) | present(mapping(theirs.get("trial")))
-    made_up = [key for word, key in MADE_UP.items() if not data.get(word)]
-    for key in (CODE, ENVIRONMENT, *made_up):
-        body[key] = ours.get(key)
-    if "samplingAlgorithm" in ours:
-        body.setdefault("samplingAlgorithm", ours["samplingAlgorithm"])
-    body[VARIABLES] = variable_texts(body.get(VARIABLES))
-    return body
 
 
 def _wrong_places(fields: JsonMapping, folder: str) -> Iterator[Refusal]:

@@ -1,13 +1,7 @@
-"""Say what azure-ai-ml makes of a job file: the SDK itself where it is installed, and otherwise the
-table `job_file.toml` of what the SDK accepts."""
+"""Say what azure-ai-ml 1.35.2 refuses of a job file, by the table `job_file.toml`."""
 
 from __future__ import annotations
 
-import contextlib
-import io
-import json
-import logging
-import os
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -15,7 +9,7 @@ from typing import Any
 from cloudtrain.documents.document import load_table
 from cloudtrain.errors import did_you_mean, shortened
 from cloudtrain.plans.comparison import ValuePath
-from cloudtrain.targets.azureml.fields import JsonMapping, JsonObject
+from cloudtrain.targets.azureml.fields import JsonMapping
 
 SCHEMA: dict[str, Any] = load_table(__file__, "job_file.toml")
 
@@ -106,50 +100,3 @@ def _refused_in_part(value: JsonMapping, name: str, path: ValuePath) -> Iterator
         else:
             near = did_you_mean(key, keys)
             yield (*path, key), f"{_REFUSE}: it has no key `{key}` here: {near}"
-
-
-class RefusedBySDK(Exception):
-    """azure-ai-ml, which is installed here, refuses the file."""
-
-
-def body_by_sdk(data: JsonMapping, folder: str | None) -> JsonObject | None:
-    """Return the `properties` of the body that azure-ai-ml makes of a job file, with places and the
-    environment unresolved; None if the SDK, or the part of it that makes bodies, is not installed.
-    Nothing is sent, and no credentials are read.
-
-    Raises:
-        RefusedBySDK: the SDK refuses the file, or makes no body of it.
-    """
-    with _silence():
-        try:
-            from azure.ai.ml import load_job
-            from azure.ai.ml.entities._job.to_rest_functions import to_rest_job_object
-        except ImportError:
-            return None
-
-        import yaml
-
-        origin = os.path.join(folder or ".", "job.yml")
-        try:
-            text = yaml.safe_dump(dict(data))
-            job = load_job(io.StringIO(text), relative_origin=origin)
-            body = to_rest_job_object(job).as_dict()
-        # the SDK raises errors of all kinds for a file that it refuses
-        except Exception as error:
-            text = re.sub(r"\x1b\[\d+m|\\+n?|[{}\[\]]", " ", str(error))
-            words = text.rpartition("failed:")[2].split()
-            raise RefusedBySDK(shortened(" ".join(words), 200)) from error
-    properties: JsonObject = json.loads(json.dumps(body, default=str))["properties"]
-    return properties
-
-
-@contextlib.contextmanager
-def _silence() -> Iterator[None]:
-    """Keep the SDK's remarks about itself from stderr and from the log."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        with contextlib.redirect_stderr(io.StringIO()):
-            yield
-    finally:
-        logging.disable(before)

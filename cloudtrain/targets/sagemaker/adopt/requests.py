@@ -1,5 +1,4 @@
-"""Find CreateTrainingJob requests in documents: plain requests, CloudTrail events and job
-descriptions."""
+"""Find CreateTrainingJob requests in documents: plain requests and job descriptions."""
 
 from __future__ import annotations
 
@@ -9,8 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from cloudtrain.documents.toml_json import read_json
-from cloudtrain.errors import UsageError, ValuePath
+from cloudtrain.errors import UsageError
 from cloudtrain.job.script import job_name_from
 from cloudtrain.rules.engine import rows_at
 from cloudtrain.targets.adoption import FILL_IN, Original, Search
@@ -25,7 +23,6 @@ from cloudtrain.targets.sagemaker.fields import (
     PARAMETERS,
     ROLE,
     TAGS,
-    VARIABLES,
 )
 from cloudtrain.targets.sagemaker.request import (
     OF_TOOLKIT,
@@ -162,16 +159,11 @@ def _range_of(
     return item
 
 
-_OPERATION = "CreateTrainingJob"
-
 _SIGNS = {NAME, ALGORITHM, MACHINES, OUTPUT, ROLE}
 """Fields that identify a request: each request has most of them."""
 
 _SELECTED = {"SelectedInstanceType", "SelectedInstanceCount"}
 """Fields of a description's `ResourceConfig` that requests may not have."""
-
-_HIDDEN = "HIDDEN_DUE_TO_SECURITY_REASONS"
-"""The text that CloudTrail writes in place of hidden values."""
 
 
 def originals_in(data: Any, folder: str | None) -> list[Original]:
@@ -181,7 +173,7 @@ def originals_in(data: Any, folder: str | None) -> list[Original]:
     if originals or not isinstance(data, Mapping):
         return originals
     for key, title in SDK_TABLES["other_documents"].items():
-        if key in data or _camel(key) in data:
+        if key in data:
             message = f"this is a SageMaker {title}, not a training job"
             hint = (
                 "cloudtrain adopts training jobs; `cloudtrain init` writes a job file to "
@@ -222,14 +214,7 @@ def _originals(data: Any, folder: str | None) -> Iterator[Original]:
     if not isinstance(data, Mapping):
         return
 
-    if "Records" in data or "Events" in data:
-        events = data.get("Records") or data.get("Events")
-        yield from _originals(events, folder)
-    elif isinstance(data.get("CloudTrailEvent"), str):  # `aws cloudtrail lookup-events`
-        yield from _originals(_without_nulls(read_json(data["CloudTrailEvent"]).data), folder)
-    elif "requestParameters" in data or "detail" in data:
-        yield from _event(data, folder)
-    elif "TrainingJobDefinitions" in data or (OF_SEARCH[0] in data and _DEFINITION in data):
+    if "TrainingJobDefinitions" in data or (OF_SEARCH[0] in data and _DEFINITION in data):
         yield from _tuning(data, folder)
     elif len(_SIGNS & {key.removesuffix(".$") for key in data}) >= 3:
         kind = "a CreateTrainingJob request"
@@ -282,47 +267,6 @@ _OF_TEMPLATE = "it is filled in only where its template is used: write the value
 
 def _is_description(data: JsonMapping) -> bool:
     return "TrainingJobStatus" in data or "TrainingJobArn" in data
-
-
-def _event(event: JsonMapping, folder: str | None) -> Iterator[Original]:
-    """Yield the request of a CloudTrail event, or of an EventBridge event that contains a
-    CloudTrail event."""
-    if isinstance(event.get("detail"), Mapping):
-        event = event["detail"]
-    request = event.get("requestParameters")
-    if event.get("eventName") == _OPERATION and isinstance(request, Mapping):
-        region = event.get("awsRegion")
-        settings = {"region": region} if isinstance(region, str) else {}
-        yield _original(_as_request(request, ()), "a CloudTrail event", folder, settings)
-
-
-def _as_request(value: Any, path: ValuePath) -> Any:
-    """Return the value with the API's field names, because CloudTrail writes their first letter in
-    lower case.
-
-    Keys of maps stay unchanged, because users choose them.
-    """
-    if isinstance(value, list):
-        return [_as_request(item, (*path, 0)) for item in value]
-    if not isinstance(value, Mapping):
-        return value
-    members = members_of(_OPERATION, path)
-    if members is None:
-        return {key: _as_request(item, (*path, key)) for key, item in value.items()}
-    names = {name.lower(): name for name in members}
-    body = {}
-    for key, item in value.items():
-        name = names.get(key.lower()) or key
-        if name in members:
-            body[name] = _as_request(item, (*path, name))
-        else:
-            body[name] = item
-    return body
-
-
-def _camel(name: str) -> str:
-    """Return a field's name with a lower-case first letter, as CloudTrail writes it."""
-    return name[:1].lower() + name[1:]
 
 
 def _tuning(data: JsonMapping, folder: str | None) -> Iterator[Original]:
@@ -425,7 +369,7 @@ def _original(
     """
     request = without_nulls(data)
     if _is_description(data):
-        request = only(request, members_of(_OPERATION, ()) or ())
+        request = only(request, members_of("CreateTrainingJob"))
     replaced: dict[str, str] = {}
     for section, others in ((MACHINES, _SELECTED), (PARAMETERS, _SET_BY_TUNER)):
         if isinstance(request.get(section), Mapping):
@@ -434,13 +378,6 @@ def _original(
             request[section] = without(request[section], others)
 
     reasons = dict(lost or {})
-    for name in (VARIABLES, PARAMETERS):
-        if _is_hidden(request.get(name)):
-            del request[name]
-            reasons[name] = (
-                "CloudTrail hides it: take it from `aws sagemaker describe-training-job`"
-            )
-
     for wrong in violations(request):
         if wrong.kind == "type" and wrong.hint in ("write a mapping", "write a list"):
             hint = (
@@ -466,13 +403,6 @@ def _original(
         lost=reasons,
         replaced=replaced,
     )
-
-
-def _is_hidden(value: Any) -> bool:
-    """Return whether CloudTrail hides a value, or a part of it."""
-    if isinstance(value, Mapping):
-        return _HIDDEN in value.values()
-    return isinstance(value, str) and value == _HIDDEN
 
 
 _SET_BY_TUNER = {

@@ -293,17 +293,9 @@ _INSIDE: dict[str, Callable[[Any, JsonMapping, ValuePath, Title], Iterator[Shape
 }
 
 
-def members_of(operation: str, path: ValuePath) -> tuple[str, ...] | None:
-    """Return the fields that a structure in a request can have; None if `path` leads to a map or a
-    plain value."""
-    shape = _shape(_model()["operations"][operation])
-    for part in path:
-        if "members" in shape:
-            name = shape["members"][part]
-        else:
-            name = shape.get("member") or shape["value"]
-        shape = _shape(name)
-    return tuple(shape["members"]) if shape["type"] == "structure" else None
+def members_of(operation: str) -> tuple[str, ...]:
+    """Return the fields that a request can have."""
+    return tuple(_shape(_model()["operations"][operation])["members"])
 
 
 def _describe(instance: InstanceType) -> list[tuple[str, str]]:
