@@ -30,7 +30,7 @@ object a line), in which a metric that is NaN or infinite is `null`. Colour appe
 Wherever a run is asked for, its full name, the beginning of a name that only one run has, its reference
 (`local://host/name`) or `last`, the newest run of this folder, will do.
 
-`cloudtrain --install-completion` sets up completion in bash, zsh and fish: commands, options, run names, job files,
+`cloudtrain --install-completion` sets up completion in bash, zsh and fish: commands, options, run names, job files
 and codes.
 
 ## Exit codes
