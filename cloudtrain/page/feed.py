@@ -148,7 +148,7 @@ class Feed:
         return True
 
     def _remember(self, seen: Overview) -> None:
-        """Keep the runs that have not ended, and those whose metrics are to be read."""
+        """Keep the runs that have not ended, and those whose metrics the page has yet to read."""
         self.revision = seen.revision
         for stored in reversed(seen.runs):
             record = stored.record
