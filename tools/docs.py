@@ -88,7 +88,7 @@ def rules_page() -> str:
         "# Rules and errors",
         "",
         "`cloudtrain explain CODE` prints one of these. An error stops a submit, a warning does not. `--ignore CODE`",
-        "silences either, where it is a judgement. Rules about `max_cost`, and about what a run cannot do without, such as",
+        "silences either, where it is a judgement. Rules about `max_cost`, and about what a run needs, such as",
         "a role, credentials or PyTorch, cannot be ignored; nor can the errors at the end, which come before any rule looks.",
     ]
     for family in families():

@@ -34,7 +34,7 @@ MOST_JOBS = 200
 
 LONGEST_SLEEP = 0.02
 """In seconds, once a job was created: a script that waits for its job asks for its state again and
-again, and is told at once that the job has completed."""
+again, and learns at once that the job has completed."""
 
 
 def main(folder):

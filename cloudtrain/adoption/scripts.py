@@ -493,7 +493,7 @@ def located(
 
 def _with_data(original: Original, folder: Path, places: Sequence[Path]) -> Original:
     """Return the job with the paths of the data that the script uploads. Data that the script has
-    made itself is to be written beside the job file."""
+    made itself is written beside the job file."""
     data = dict[str, str]()
     made = dict[str, bytes]()
     for number, (address, files) in enumerate(original.uploads.items(), 1):

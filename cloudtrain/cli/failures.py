@@ -283,7 +283,7 @@ _REPLACEMENTS = {
     ),
     **dict.fromkeys(
         [("cloudtrain plan", "--offline"), ("cloudtrain plan", "--dry-run")],
-        "leave it out: a plan asks nobody and sends nothing",
+        "leave it out: a plan contacts no service and sends nothing",
     ),
     ("cloudtrain check", "--dry-run"): "leave it out: a check sends nothing",
 }

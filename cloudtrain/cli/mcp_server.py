@@ -2,7 +2,7 @@
 
 The program plans a job and submits the plan by its hash. The question whether to spend money goes
 to the person, in the form of the program's client; the program can neither see nor fill it. What a
-run has printed is marked as text that nobody shall take for an instruction.
+run has printed is marked as text that is no instruction.
 """
 
 from __future__ import annotations

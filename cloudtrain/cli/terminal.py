@@ -221,7 +221,7 @@ def _escape(error: UnicodeError) -> tuple[str, int]:
     """Return JSON escapes (`\\u00e9`) for the characters that the encoding lacks, and the offset
     after these characters. With such escapes, `--json` stays valid JSON."""
     assert isinstance(error, UnicodeEncodeError), "only output is escaped"
-    import json  # `cloudtrain --help` does without
+    import json  # `cloudtrain --help` does not need it
 
     characters = error.object[error.start : error.end]
     return json.dumps(characters)[1:-1], error.end

@@ -100,7 +100,7 @@ def _computing(work: Iterable[Work], rates: Rates, assumed: Assumption) -> float
         moving = item.bytes / (rates.bandwidth * assumed.memory)
         computing = 0.0
         if item.flops:
-            # torch rounds convolutions to TF32 unless it is told otherwise
+            # torch rounds convolutions to TF32 unless the script says otherwise
             peak = rates.peak(item.dtype, may_round="convolution" in item.name)
             if peak is None:
                 return None

@@ -323,7 +323,7 @@ _SIZE = rf"^ *({_NUMBER}) *([bkmgtBKMGT]?)"
 
 
 class _Words(NamedTuple):
-    """How messages speak of a kind of number."""
+    """How messages name a kind of number."""
 
     kind: str
     unit: str

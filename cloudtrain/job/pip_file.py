@@ -98,7 +98,7 @@ _LONGEST = 20_000
 
 
 _Included = tuple[str, str, tuple[str, ...], bool]
-"""A file that is to be read: its path, its text, the files that include it, and whether it holds
+"""A file to read: its path, its text, the files that include it, and whether it holds
 constraints."""
 
 

@@ -1,5 +1,5 @@
 """What a training script and its own modules show by their syntax: whether the processes of a run
-work together, where the script saves files, which packages it cannot do without, and which options
+work together, where the script saves files, which packages it needs, and which options
 it accepts."""
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class Spending(NamedTuple):
 
     @classmethod
     def of(cls, uses: Iterable[Use], times: int = 1) -> Spending:
-        """Return the sum of `times` equal requests. Without machines nobody knows what is paid
+        """Return the sum of `times` equal requests. Without machines the price is unknown
         for."""
         counted = []
         for use in uses:

@@ -168,7 +168,7 @@ class Feed:
         return True
 
     def _remember(self, seen: Unsettled) -> None:
-        """Keep the runs that have not ended, and those whose metrics are to be read."""
+        """Keep the runs that have not ended, and those whose metrics the page has yet to read."""
         self.revision = seen.revision
         self._seen = seen.revision
         self._unread += reversed(seen.unread)

@@ -105,7 +105,7 @@ class Alarms:
     def look(
         self, values: Mapping[str, float], disks: Sequence[Disk], alerts: Sequence[str], now: float
     ) -> Iterator[Alarm]:
-        """Yield what is new. `alerts` are texts that each are told once."""
+        """Yield what is new. Each text of `alerts` comes once."""
         if not 0 <= now - self._newest <= _PAUSE:
             self._idle_since.clear()
             self._free.clear()

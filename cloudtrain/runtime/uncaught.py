@@ -40,5 +40,5 @@ def _speaks() -> bool:
     Only the first process of each instance does."""
     try:
         return detect_environment().local_rank == 0
-    except SetupError:  # perhaps the very one that is to be told
+    except SetupError:  # perhaps the very one to report
         return True

@@ -36,7 +36,7 @@ def place_of(rank: int | None, instance: int) -> str:
 
 
 def machine_values(line: str) -> dict[str, float] | None:
-    """Return what a line of the runtime tells of a machine; None for another line."""
+    """Return what a line of the runtime says about a machine; None for another line."""
     values = parse_metrics(line, MACHINE_LINE) if MACHINE_LINE in line else None
     is_sane = values is not None and all(0 <= value < math.inf for value in values.values())
     return values if is_sane else None

@@ -349,7 +349,7 @@ class SettingsChooser(Protocol):
     """Chooses settings that depend on the job's files."""
 
     def __call__(self, job: AnyJob, tree: Tree, settings: Any, /) -> TargetSettings:
-        """Return the settings for this job: `settings` itself if nothing is to be chosen."""
+        """Return the settings for this job: `settings` itself if there is nothing to choose."""
         ...
 
 

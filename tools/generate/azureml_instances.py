@@ -18,6 +18,8 @@ from collections.abc import Mapping
 from datetime import date
 from pathlib import Path
 
+from written import write_or_check
+
 from cloudtrain.machines.table import COLUMNS
 from cloudtrain.targets.azureml.catalogue import DATA
 
@@ -108,17 +110,7 @@ def document() -> str:
 def main() -> int:
     """Write the table, or compare it."""
     assert set(HEADER) <= COLUMNS.keys(), set(HEADER) - COLUMNS.keys()
-    text = document()
-    if "--check" not in sys.argv[1:]:
-        TABLE.write_text(text, encoding="utf-8")
-        return 0
-    if TABLE.is_file() and TABLE.read_text(encoding="utf-8") == text:
-        return 0
-    print(
-        f"{TABLE.name} is not up to date; run `python tools/generate/azureml_instances.py`",
-        file=sys.stderr,
-    )
-    return 1
+    return write_or_check(TABLE, document(), __file__)
 
 
 if __name__ == "__main__":

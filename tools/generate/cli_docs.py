@@ -1,20 +1,13 @@
-"""Write docs/reference/cli.md from the help texts; with --check, say whether it is up to date.
-
-python tools/generate/cli_docs.py [--check]
-"""
+"""The page docs/reference/cli.md, from the help texts. `make docs` writes it."""
 
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import cloudtrain.cli
 from cloudtrain.cli.app import COMMANDS, load_command
-
-TARGET = Path(__file__).parents[2] / "docs" / "reference" / "cli.md"
 
 WIDTH = 80
 
@@ -70,20 +63,3 @@ def _help(command: Any, path: str) -> str:
     with command.make_context(path, [], resilient_parsing=True, terminal_width=WIDTH) as context:
         text: str = command.get_help(context)
         return text.rstrip()
-
-
-def main() -> int:
-    """Write the page, or compare it."""
-    text = document()
-    if "--check" not in sys.argv:
-        TARGET.parent.mkdir(exist_ok=True)
-        TARGET.write_text(text)
-        return 0
-    if TARGET.is_file() and TARGET.read_text() == text:
-        return 0
-    print("docs/reference/cli.md is not up to date; run `python tools/generate/cli_docs.py`")
-    return 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

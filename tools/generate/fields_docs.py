@@ -83,4 +83,4 @@ def _reasons(table: dict[str, Field]) -> Iterator[str]:
         if isinstance(row.effect, NoEffect):
             yield f"| `{name}` | {row.effect.why} | {row.effect.hint or ''} |"
         elif isinstance(row.effect, Needless):
-            yield f"| `{name}` | {row.effect.why} | nothing: no notice speaks of it |"
+            yield f"| `{name}` | {row.effect.why} | nothing; the plan has no notice of it |"

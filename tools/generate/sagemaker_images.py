@@ -18,6 +18,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from written import write_or_check
+
 DATA = Path(__file__).parents[2] / "cloudtrain" / "targets" / "sagemaker" / "catalogue" / "data"
 TARGET = DATA / "images.json"
 
@@ -46,15 +48,7 @@ def main() -> int:
     parser.add_argument("--check", action="store_true")
     arguments = parser.parse_args()
     text = document(arguments.v2, arguments.v3)
-    if not arguments.check:
-        TARGET.write_text(text)
-        return 0
-    if TARGET.read_text() == text:
-        return 0
-    print(
-        f"{TARGET.name} is not what the SDKs say; run this program without --check", file=sys.stderr
-    )
-    return 1
+    return write_or_check(TARGET, text, __file__)
 
 
 def document(v2: Path, v3: Path) -> str:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import sagemaker_instance_facts as facts
+from written import write_or_check
 
 from cloudtrain.machines.table import COLUMNS
 from cloudtrain.targets.sagemaker.catalogue.contents import ImageContents
@@ -182,18 +183,7 @@ def document() -> str:
 
 def main() -> int:
     """Write the table, or compare it."""
-    text = document()
-    if "--check" not in sys.argv[1:]:
-        TABLE.parent.mkdir(exist_ok=True)
-        TABLE.write_text(text, encoding="utf-8")
-        return 0
-    if TABLE.is_file() and TABLE.read_text(encoding="utf-8") == text:
-        return 0
-    print(
-        f"{TABLE.name} is not up to date; run `python tools/generate/sagemaker_instances.py`",
-        file=sys.stderr,
-    )
-    return 1
+    return write_or_check(TABLE, document(), __file__)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from written import write_or_check
+
 from cloudtrain.job.locks import read_lock
 from cloudtrain.job.requirements import Platform
 
@@ -71,10 +73,7 @@ def main() -> int:
         for name in sorted(images)
     )
     text = f'{{"source": {json.dumps(source)},\n"images": {{\n{rows}\n}}}}\n'
-    if options.check:
-        return int(TABLE.read_text("utf-8") != text)
-    TABLE.write_text(text, "utf-8")
-    return 0
+    return write_or_check(TABLE, text, __file__)
 
 
 if __name__ == "__main__":

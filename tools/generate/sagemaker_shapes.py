@@ -13,6 +13,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from written import write_or_check
+
 DATA = Path(__file__).parents[2] / "cloudtrain" / "targets" / "sagemaker" / "catalogue" / "data"
 TARGET = DATA / "shapes.json"
 
@@ -61,17 +63,7 @@ def collect(model: dict[str, Any], name: str, found: dict[str, Any]) -> None:
 
 def main() -> int:
     """Write or check the file."""
-    text = document()
-    if "--check" not in sys.argv[1:]:
-        TARGET.write_text(text)
-        return 0
-    if TARGET.read_text() == text:
-        return 0
-    print(
-        f"{TARGET.name} is not what the installed botocore says; run `python {sys.argv[0]}`",
-        file=sys.stderr,
-    )
-    return 1
+    return write_or_check(TARGET, document(), __file__)
 
 
 if __name__ == "__main__":

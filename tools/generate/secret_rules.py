@@ -17,6 +17,8 @@ from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 
+from written import write_or_check
+
 DATA = Path(__file__).parents[2] / "cloudtrain" / "code"
 TARGET = DATA / "secret_rules.json"
 
@@ -137,16 +139,7 @@ def main() -> int:
         package = distribution("maskerlogger")
         source = Path(str(package.locate_file("maskerlogger/config/gitleaks.toml")))
         text = document(source, f"gitleaks' rules, as in maskerlogger {package.version}")
-    if "--check" not in sys.argv[1:]:
-        TARGET.write_text(text)
-        return 0
-    if TARGET.read_text() == text:
-        return 0
-    print(
-        f"{TARGET.name} is not up to date; run `python tools/generate/secret_rules.py`",
-        file=sys.stderr,
-    )
-    return 1
+    return write_or_check(TARGET, text, __file__)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from cloudtrain.targets.registry import all_targets
 INTRODUCTION = """\
 # cloudtrain.toml
 
-Account settings are never part of a job. They stand in `cloudtrain.toml`, beside the job or in a folder above it, and
+Account settings are never part of a job. They are in `cloudtrain.toml`, beside the job or in a folder above it, and
 in `cloudtrain.toml` of your configuration folder (`~/.config/cloudtrain`). Each target has a table:
 
 ```toml

@@ -176,7 +176,7 @@ def _run(session: Session) -> int:
         code = _code_of(child)
     if marked_code is not None:
         return marked_code
-    say("the session ended, and nobody knows how the command did")
+    say("the session ended, and the command's exit code is unknown")
     return code or TargetError.exit_code
 
 

@@ -1,7 +1,7 @@
 """A GPU that is not there: torch says that there is one, and tensors on it are fake.
 
 torch may be built without CUDA. So it computes the shapes of a CPU's operations, and where those of
-a GPU need other memory (autocast, attention, dropout), the other operation stands in.
+a GPU need other memory (autocast, attention, dropout), the other operation replaces it.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class _Queue:
 
 
 def _module(gpu: VisibleGpu, device: torch.device, tensors: Tensors) -> None:
-    """Let `torch.cuda` and `torch.accelerator` tell of the GPUs."""
+    """Let `torch.cuda` and `torch.accelerator` report the GPUs."""
     ledger = tensors.ledger
     properties = SimpleNamespace(
         name=gpu.name,

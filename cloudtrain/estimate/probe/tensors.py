@@ -51,7 +51,7 @@ class Refusal(Exception):
 
 
 class _ShapesOnly(FakeTensorMode):
-    """Fake tensors beside real ones. No device is touched, even if the script is told of GPUs."""
+    """Fake tensors beside real ones. No device is touched, even if the script sees GPUs."""
 
     @property
     def avoid_device_init(self) -> bool:

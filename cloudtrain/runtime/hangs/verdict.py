@@ -118,7 +118,7 @@ class HangVerdict(NamedTuple):
 
 
 def judge(looks: Sequence[Look]) -> HangVerdict | None:
-    """Return who holds the run up; None if nobody does, as far as can be seen."""
+    """Return who holds the run up; None if no rank visibly does."""
     living = [look for look in looks if not look.is_dead]
     if not living:  # somebody has suspended the run, or it is over
         return None
@@ -170,7 +170,7 @@ def _all_wait(looks: Sequence[Look]) -> HangVerdict | None:
 
 
 def _say(looks: Sequence[Look]) -> list[str]:
-    """Return one part of a sentence for the ranks of which the same is to be said."""
+    """Return one part of a sentence for the ranks that share it."""
     groups: dict[str, list[int]] = {}
     for look in looks:
         groups.setdefault(describe_place(look), []).append(look.rank)

@@ -23,7 +23,7 @@ _HEADER_LIKE = re.compile(rb"(?=[^\0].{3}\0{4}|\0[^\0].{2}\0{4})", re.DOTALL)
 
 
 def read(path: Path, offset: int = 0) -> tuple[list[Scalar], int]:
-    """Return the scalars from an offset on, and the offset to go on from.
+    """Return the scalars from an offset on, and the offset of the next read.
 
     A record that is not complete yet is left for the next time. Records whose checksum is wrong are
     left out; after damage the next whole record is looked for.

@@ -22,7 +22,7 @@ _WHOLE, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 
 
 def read(path: Path, offset: int = 0) -> tuple[list[Scalar], int]:
-    """Return the values from an offset on, and the offset to go on from.
+    """Return the values from an offset on, and the offset of the next read.
 
     A record that is not complete yet is left for the next time. After damage the next block is
     read.

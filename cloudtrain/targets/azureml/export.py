@@ -37,7 +37,7 @@ def job_of(request: JsonMapping, run_name: str) -> JsonObject:
     and `limits.timeout`.
 
     Raises:
-        TargetError: azure-ai-ml has no words for a field, or would send another command.
+        TargetError: azure-ai-ml cannot express a field, or would send another command.
     """
     try:
         fields = tool_codec().decode(request["properties"])

@@ -667,7 +667,7 @@ def in_order(body: JsonMapping) -> JsonObject:
 
 def read_fields(properties: JsonMapping) -> JsonObject:
     """Return what the table reads from the `properties` of a body: the fields of a job, and under
-    `settings` those of the target. Values that a job has no word for are left out."""
+    `settings` those of the target. Values that a job cannot express are left out."""
     job: JsonObject = {"settings": {}}
     for field, codec in _coded_fields():
         for path, value in _values_at(properties, field.request):

@@ -167,7 +167,7 @@ def az_folder(environ: Mapping[str, str]) -> Path:
 
 
 def az_subscriptions(folder: Path) -> list[JsonMapping]:
-    """Return the subscriptions of the logged-in user. They stand in `azureProfile.json` of az's
+    """Return the subscriptions of the logged-in user. They are in `azureProfile.json` of az's
     `folder`, until `az logout` removes them."""
     try:
         # az writes a byte order mark

@@ -3,7 +3,7 @@ ways, what the SDK calls it, and what the target does with a field that it does 
 
 A codec is a pair of functions that are inverses of each other. `encode` turns a value of a job, or
 of a tool such as Azure ML's job files, into the value in the request; `decode` turns it back. Both
-raise `Inexpressible` with the paths of the parts that the other side has no words for.
+raise `Inexpressible` with the paths of the parts that the other side cannot express.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class Refused(NamedTuple):
 
 
 class Needless(NamedTuple):
-    """The field rightly does nothing on the target, so no notice speaks of it."""
+    """The field rightly does nothing on the target, so there is no notice."""
 
     why: str
 
@@ -162,7 +162,7 @@ class Field(NamedTuple):
     request: str = ""
     """The dotted path in the request; empty where nothing is sent."""
     word: str = ""
-    """What the target's own SDK calls it; empty if the SDK has no word for it."""
+    """What the target's own SDK calls it; empty if the SDK has no such field."""
     codec: Codec | None = SAME
     """Codes between the job's value and the request's. None: the compiler decides the value."""
     effect: Effect = None

@@ -166,7 +166,7 @@ def _why_copied(path: str, here: str) -> str:
 def new_status(
     owner: Owner | None, now: float, *, token: str = "", is_queued: bool = False
 ) -> dict[str, Any]:
-    """Return the first status of a run. The keys are `pid` and `owner`, which tell of the
+    """Return the first status of a run. The keys are `pid` and `owner`, which identify the
     supervisor, `token`, which the run's processes have in their environment, and fields of
     `RunStatus`."""
     return {

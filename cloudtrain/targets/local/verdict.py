@@ -229,8 +229,8 @@ _HEADER = "Traceback (most recent call last):"
 def first_failure(deaths: Iterable[Death], lines_of: Callable[[Death], list[str]]) -> Death | None:
     """Return the failure that caused the others: the first one that is not a consequence, or else
     the first one. The rank with the original error may end after the ranks that lost contact with
-    it, because it shuts down its process group first. An error that every rank finds is told by one
-    of them, while the others exit in silence."""
+    it, because it shuts down its process group first. One rank reports an error that every rank
+    finds, while the others exit in silence."""
     in_order = sorted(deaths, key=lambda death: death.order)
     own = [death for death in in_order if not _is_consequence(death, lines_of(death))]
     if own and own[0].exit_code == 1 and _is_silent(lines_of(own[0])):

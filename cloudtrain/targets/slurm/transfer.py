@@ -142,7 +142,7 @@ def upload(runner: Runner, plan: Plan, bundle: BundleWriter, on_bytes: ByteProgr
 _TOLD = "cloudtrain: "
 _ERROR = "error: "
 _HINT = "hint: "
-"""The beginnings of the lines by which the script tells of progress, and of its failure."""
+"""The beginnings of the lines by which the script reports progress and failure."""
 
 
 def provide(runner: Runner, environment: Mapping[str, str]) -> None:

@@ -290,7 +290,7 @@ def _steps(data: JsonMapping, folder: str | None) -> Iterator[Original]:
                 lost[f"inputs.{key}"] = "the pipeline gives this input; write a place or a value"
         step["inputs"] = inputs
 
-        # Each step is adopted alone, so each tells of all steps that are left out.
+        # Each step is adopted alone, so each names all steps that are left out.
         kind = f"the step {name} of a pipeline file of Azure ML"
         yield _original(step, kind, folder, lost | others)
 

@@ -155,7 +155,7 @@ def _steps(
         body = {JOB_TYPE: "Command", **without(job, ("type",))}
         request = {"properties": body}
         kind = f"step {step} of {pipeline}"
-        # Each step is adopted alone, so each tells of all steps that are left out.
+        # Each step is adopted alone, so each names all steps that are left out.
         yield Original("azureml", request, step, kind, settings, folder=folder, lost=lost)
 
 

@@ -224,7 +224,9 @@ def inputs(job: ProcessingJob, code_uri: str | None) -> list[JsonObject]:
         if item.sagemaker is not None:
             rows.append(_input(name, item.sagemaker, item))
     if code_uri is not None:
-        from cloudtrain.job.processing import ProcessingInput  # training jobs do without its models
+        from cloudtrain.job.processing import (
+            ProcessingInput,
+        )  # training jobs do not need its models
 
         rows.append(_input(CODE_INPUT, code_uri, ProcessingInput.model_construct()))
     return rows

@@ -242,7 +242,7 @@ def _model_parallel(setup: HostSetup) -> tuple[str, ...]:
 
 
 def _model_parallel_wrapper(setup: HostSetup) -> tuple[str, ...]:
-    """Return the model-parallel library's wrapper of the script; empty if the job does without."""
+    """Return the model-parallel library's wrapper of the script; empty if the job has none."""
     parameters = _parameters(setup)
     if parameters is None or not setup.container.smddpmprun:
         return ()

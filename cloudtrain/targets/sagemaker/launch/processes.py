@@ -345,7 +345,7 @@ def _own_launcher_runs(
 
 def _launch(request: Request) -> LaunchSpec:
     """Return what the request tells cloudtrain's launcher. Raises a `JobError`."""
-    # the toolkit's jobs do without our launcher
+    # the toolkit's jobs have no launcher of ours
     from cloudtrain.runtime.sagemaker_launcher.plan import read_launch
 
     try:

@@ -233,7 +233,7 @@ def _transition(row: JsonMapping) -> Transition:
 
 
 def listed_status(summary: JsonMapping, kind: JobKind) -> RunStatus:
-    """Return what a list of jobs tells of a job's status. Lists have no start times, so a job that
+    """Return a job's status as a list of jobs has it. Lists have no start times, so a job that
     has ended counts as started when it was created."""
     state = job_state(summary, kind)
     created = seconds(summary.get("CreationTime"))
