@@ -477,9 +477,9 @@ class LiveView:
         self._take_values(values)
 
     def _recognise(self, recogniser: Recogniser, line: LogLine) -> None:
-        for reading in recogniser.feed([line.text]):
-            values = dict(reading.values)
-            places = self._position.values(reading.progress, has_values=bool(values))
+        for block in recogniser.blocks([line.text]):  # of one line
+            values = {name: column[0] for name, column in block.values.items()}
+            places = self._position.values(block.progress(0), has_values=bool(values))
             self._pace.take_values(places, line.time)
             self._take_values(values)
 

@@ -332,7 +332,8 @@ def _print_patterns(runs: Sequence[Run]) -> None:
         hint = f"name one: {typed('cloudtrain', 'metrics', runs[0].name, '--pattern')}"
         raise UsageError(f"`--pattern` looks at one run, not at {names}", hint=hint, code="CT902")
     recogniser = Recogniser()
-    recogniser.feed(line.text for line in runs[0].logs())
+    for _ in recogniser.blocks(line.text for line in runs[0].logs()):
+        pass  # it learns from what it reads
     patterns = recogniser.patterns()
     if not patterns:
         say("nothing was recognised in the output")
