@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from cloudtrain.documents import JsonMapping as JsonMapping
 from cloudtrain.documents import JsonObject as JsonObject
 from cloudtrain.targets.common.fields import (
+    Needless,
     ADDED_PROPERTY,
     COUNT,
     FLAG,
@@ -401,6 +402,7 @@ FIELDS: tuple[Field, ...] = (
     ),
     Field("", "limits.jobLimitsType"),
     Field("max_runtime", "limits.timeout", "limits.timeout", SECONDS, tool=_TIMEOUT),
+    Field("capacity", effect=Needless("cloudtrain sends the next alternative")),
     Field("spot", "queueSettings.jobTier", "queue_settings.job_tier", None, tool=_SDK_TIERS),
     Field("settings.job_tier", "queueSettings.jobTier", codec=_TIERS),
     Field(

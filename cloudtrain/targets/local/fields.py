@@ -89,6 +89,9 @@ _ROWS: dict[str, str | Effect] = {
     "checkpoint": "directories",
     "checkpoint.keep": "processes.*.env",
     # Limits and metrics.
+    "capacity": NoEffect(
+        "this machine never lacks capacity", "put this machine last in the list of another target"
+    ),
     "spot": Needless("nobody takes this machine away; `rehearse` tests an interruption"),
     "max_runtime": "max_runtime",
     "stop_when_stalled": "processes.*.env",

@@ -413,6 +413,7 @@ TRAINING_FIELDS = (
         "encrypt_inter_container_traffic",
         FILLED,
     ),
+    Field("capacity", effect=Needless("cloudtrain sends the next alternative")),
     Field("spot", SPOT, "use_spot_instances", _SPOT),
     Field(
         "settings.remote_debug",

@@ -147,6 +147,7 @@ _EFFECTS: dict[str, Effect] = {
     "outputs.*.path": _CONTAINER_PATH,
     "checkpoint.slurm": None,
     "checkpoint.keep": None,
+    "capacity": Needless("cloudtrain sends the next alternative"),
     "spot.max_wait": None,
     "max_runtime": None,
     "stop_when_idle": None,

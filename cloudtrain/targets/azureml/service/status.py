@@ -23,6 +23,7 @@ from cloudtrain.machines.table import hourly, over
 from cloudtrain.plans.progress import RunStatus, Transition
 from cloudtrain.plans.states import RunState
 from cloudtrain.rules.engine import mapping_at, value_at
+from cloudtrain.targets.capacity import read_words
 from cloudtrain.targets.azureml.reading import Body
 from cloudtrain.targets.azureml.service.logs import LogFile, RunLog
 from cloudtrain.targets.azureml.service.provider_errors import detail_messages, error_fields
@@ -204,6 +205,7 @@ def _unpack(message: str) -> str:
 # State, times, reason and cost.
 
 _TABLES = load_table(__file__, "states.toml")
+CAPACITY = read_words(__file__)
 STATES: dict[str, RunState] = {word: RunState(ours) for word, ours in _TABLES["states"].items()}
 _WHY: dict[str, str] = _TABLES["reasons"]
 
