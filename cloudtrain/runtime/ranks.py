@@ -271,7 +271,9 @@ def _dump_on_signals(path: str) -> int | None:
     except ValueError:  # only the main thread can do it
         file.close()
         return None
-    signal.siginterrupt(number, False)  # C code need not expect that a call of the system ends early
+    signal.siginterrupt(
+        number, False
+    )  # C code need not expect that a call of the system ends early
     faulthandler.register(number + 1, file=file, all_threads=False, chain=False)
     _stacks[:] = [file]
     return number

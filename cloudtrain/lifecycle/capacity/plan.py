@@ -63,7 +63,9 @@ def prepare_list(
         try:
             its_where = _where_of(alternative, where)
             changed = _changed(alone, alternative, where)
-            entries.append(prepare(changed, its_where, ignore=ignore, place_of=place_of))
+            entry = prepare(changed, its_where, ignore=ignore, place_of=place_of)
+            entry.key  # noqa: B018 - compiles it
+            entries.append(entry)
         except JobError as error:
             raise _numbered(error, index + 2) from None
     problems = list(_misplaced(entries))
@@ -339,8 +341,8 @@ def _label(plan: Plan, entry: Ready) -> str:
     """Return the machines and the target of an entry: `2 x ml.g5.12xlarge, spot, on sagemaker`."""
     machines, _, _ = dict(plan.summary).get("instances", "1 machine").partition(" (")
     if getattr(entry.work, "spot", None) is not None:
-        machines += ", spot"
-    return f"{machines}, on {plan.target} {plan.place}".strip()
+        machines += ", spot,"
+    return f"{machines} on {plan.target} {plan.place}".strip()
 
 
 def _of_first(plan: Plan) -> list[tuple[str, str]]:

@@ -149,8 +149,10 @@ class CapacityService(ChainService):
         """Return the status of the list, or of the run that was its end. Its first phases are the
         tries."""
         status = self.waiting(ref) or self._target(ref).status(ref)
-        tries = [attempt.transition for attempt in read_attempts(self.folder(ref.name))]
-        return replace(status, transitions=(*tries, *status.transitions))
+        return replace(status, transitions=(*self.tries(ref), *status.transitions))
+
+    def tries(self, ref: RunRef) -> tuple[Transition, ...]:
+        return tuple(attempt.transition for attempt in read_attempts(self.folder(ref.name)))
 
     def run_of(self, ref: RunRef) -> RunRef | None:
         """Return the reference of the newest try; None before the first."""

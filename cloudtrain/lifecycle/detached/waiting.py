@@ -20,7 +20,7 @@ from cloudtrain.documents import JsonObject
 from cloudtrain.errors import RunNotFound, TargetError, UsageError
 from cloudtrain.lifecycle.detached.driven import FOLLOW_EVERY, DrivenFolder, DrivenService
 from cloudtrain.plans.plan import Plan, Upload
-from cloudtrain.plans.progress import LogLine, OnStatus, RunStatus
+from cloudtrain.plans.progress import LogLine, OnStatus, RunStatus, Transition
 from cloudtrain.plans.states import RunRef, RunState
 from cloudtrain.signals.log import Log, LogBatch
 from cloudtrain.targets.common.archives import unpacked
@@ -186,6 +186,10 @@ class ChainService(DrivenService):
                 "starts it again"
             )
         return RunStatus(state, reason, ended=status["ended"], created=status["started"])
+
+    def tries(self, ref: RunRef) -> tuple[Transition, ...]:  # noqa: ARG002 - a list has some
+        """Return the tries of a list of alternatives; none of another run."""
+        return ()
 
     def logs(
         self,

@@ -309,8 +309,8 @@ def queue_of(target: str, settings: Settings) -> KeepsQueue:
 
 
 def kind_of(row: RunRecord) -> type[Run]:
-    """Return the class of the run in a row: `SweepRun` for a sweep, `ChainedRun` for a waiting run or a list,
-    else `Run`."""
+    """Return the class of the run in a row: `SweepRun` for a sweep, `ChainedRun` for a waiting run
+    or a list of alternatives, else `Run`."""
     if row.key.startswith((SWEEP, TUNER)):
         from cloudtrain.lifecycle.runs.sweep import SweepRun
 

@@ -216,8 +216,9 @@ def _sent_as_expected(store: Store, sending: Sending) -> Submitted | None:
 
 def find_service(name: str, context: ServiceContext) -> Service:
     """Return a service by its name in the store: `local` is the service of that target,
-    `sweep:local` cloudtrain's driver of sweeps, `tuner:sagemaker` the tuner of that target, `after:local` the
-    service for waiting runs, and `capacity:local` that for lists of alternatives."""
+    `sweep:local` cloudtrain's driver of sweeps, `tuner:sagemaker` the tuner of that target,
+    `after:local` the service for waiting runs, and `capacity:local` that for lists of
+    alternatives."""
     if name.startswith(AFTER):
         from cloudtrain.lifecycle.detached.waiting import ChainService
 

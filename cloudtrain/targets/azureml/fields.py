@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from cloudtrain.documents import JsonMapping as JsonMapping
 from cloudtrain.documents import JsonObject as JsonObject
 from cloudtrain.targets.common.fields import (
-    Needless,
     ADDED_PROPERTY,
     COUNT,
     FLAG,
@@ -26,6 +25,7 @@ from cloudtrain.targets.common.fields import (
     Codec,
     Field,
     Inexpressible,
+    Needless,
     NoEffect,
     Refused,
     each,

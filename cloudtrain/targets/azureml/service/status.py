@@ -23,10 +23,10 @@ from cloudtrain.machines.table import hourly, over
 from cloudtrain.plans.progress import RunStatus, Transition
 from cloudtrain.plans.states import RunState
 from cloudtrain.rules.engine import mapping_at, value_at
-from cloudtrain.targets.capacity import read_words
 from cloudtrain.targets.azureml.reading import Body
 from cloudtrain.targets.azureml.service.logs import LogFile, RunLog
 from cloudtrain.targets.azureml.service.provider_errors import detail_messages, error_fields
+from cloudtrain.targets.capacity import read_words
 from cloudtrain.targets.common.tracebacks import PEER_LOST, error_in, shorten_line
 
 # The reason of a failed run, in one line, from the service's message and the failed rank's last
