@@ -34,7 +34,7 @@ from cloudtrain.lifecycle.store.schema import open_store
 from cloudtrain.lifecycle.submission.once import Watch, find_service, recover, send_once
 from cloudtrain.lifecycle.submission.submit import make_try
 from cloudtrain.lifecycle.sweeps.service import trial_name
-from cloudtrain.lifecycle.watcher import Ended, Watcher, watch
+from cloudtrain.lifecycle.watcher import WatchEnded, Watcher, watch
 from cloudtrain.plans.progress import RunStatus
 from cloudtrain.plans.states import RunRef, RunState
 from cloudtrain.system.plugins import part
@@ -75,7 +75,9 @@ class ListWatcher(Watcher):
 
     def _end_if_stopped(self) -> None:
         if self._folder.stop.exists():
-            raise Ended(RunState.STOPPED, "stopped while it waited for capacity, so nothing runs")
+            raise WatchEnded(
+                RunState.STOPPED, "stopped while it waited for capacity, so nothing runs"
+            )
 
     def _is_settled(self) -> bool:
         """Do the next step, and return whether the newest try is the end of the list."""
@@ -122,7 +124,16 @@ class ListWatcher(Watcher):
         code = Archive(file, item.bundle)
         watch = Watch(on_run=lambda _: self._moment("accepted"))
         service = service_of(item.plan.target, self._service)
-        sending = make_try(self.order, attempt.number, service, code, watch=watch)
+        sending = make_try(
+            item,
+            try_key(self._folder.name, attempt.number),
+            lambda counter: trial_name(self._folder.name, attempt.number, counter),
+            Outlay(*item.outlay, sweep=self._folder.name),
+            self.order.submitter,
+            service,
+            code,
+            watch=watch,
+        )
         try:
             with open_store(self._state_dir) as store:
                 recover(store, lambda name: find_service(name, self._service))
@@ -142,7 +153,7 @@ class ListWatcher(Watcher):
             self._moment("sent")
 
     def _refused(self, attempt: Attempt, error: CloudtrainError) -> None:
-        """End a try whose request was refused. Raises Ended if the reason is not capacity."""
+        """End a try whose request was refused. Raises WatchEnded if the reason is not capacity."""
         with open_store(self._state_dir) as store:
             rows = store.with_key(try_key(self._folder.name, attempt.number))
         if rows:  # of an earlier request nothing is known
@@ -153,7 +164,7 @@ class ListWatcher(Watcher):
             hint = f"; {error.hint}" if error.hint else ""
             reason = f"{error.message}{hint}"
             self._change(attempt, leaving=reason, ended=time.time())
-            raise Ended(RunState.FAILED, f"try {attempt.number}, {attempt.what}: {reason}")
+            raise WatchEnded(RunState.FAILED, f"try {attempt.number}, {attempt.what}: {reason}")
 
     def _has_run(self, attempt: Attempt) -> bool:
         """Return whether a try that was accepted is the end of the list."""
@@ -232,11 +243,11 @@ class ListWatcher(Watcher):
         limit = self.order.give_up_after
         return limit is not None and time.time() >= self._attempts[0].began + limit
 
-    def _exhausted(self) -> Ended:
+    def _exhausted(self) -> WatchEnded:
         last = self._attempts[-1]
         count = len(self._attempts)
         reason = f"no capacity after {count} tries; the last, {last.what}: {last.over}"
-        return Ended(RunState.FAILED, reason)
+        return WatchEnded(RunState.FAILED, reason)
 
     def _course(self, attempt: Attempt, status: RunStatus | None = None) -> str:
         """Return what the list waits for, what comes next, and when."""

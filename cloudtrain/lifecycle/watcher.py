@@ -46,7 +46,7 @@ _SLOWEST = 4.0
 the one before."""
 
 
-class Ended(Exception):
+class WatchEnded(Exception):
     """Ends the run before it is sent. Its arguments are the state and the reason to record."""
 
 
@@ -74,7 +74,7 @@ def watch(
         watcher.write(RunState.QUEUED, watcher.order.reason)
         ready()
         watcher.watch()
-    except Ended as end:
+    except WatchEnded as end:
         watcher.end(*end.args)
     except CloudtrainError as error:
         reason = f"{error.message}; {error.hint}" if error.hint else error.message
@@ -178,16 +178,16 @@ class Watcher:
         return True
 
     def _end_if_stopped(self) -> None:
-        """Raise `Ended` if `cloudtrain stop` was called."""
+        """Raise `WatchEnded` if `cloudtrain stop` was called."""
         if self._folder.stop.exists():
-            raise Ended(RunState.STOPPED, "stopped while it was waiting, so nothing was sent")
+            raise WatchEnded(RunState.STOPPED, "stopped while it was waiting, so nothing was sent")
 
-    def _failed(self, name: str, why: str) -> Ended:
+    def _failed(self, name: str, why: str) -> WatchEnded:
         """Return the end of this run because of an awaited run."""
         reason = (
             f"the run `{name}` {why}, so nothing was sent; run it again, then submit this job again"
         )
-        return Ended(RunState.FAILED, reason)
+        return WatchEnded(RunState.FAILED, reason)
 
     def _sleep(self) -> None:
         """Sleep until the next check is due, or until SIGTERM."""

@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     from cloudtrain.job.file import JobFile
     from cloudtrain.job.processing import AnyJob
     from cloudtrain.lifecycle.capacity.plan import ReadyList
-    from cloudtrain.lifecycle.detached.waiting import Order
+    from cloudtrain.lifecycle.detached.waiting import Order, Try
     from cloudtrain.lifecycle.preparing.prepare import Ready
     from cloudtrain.lifecycle.sweeps.plan import ReadySweep
     from cloudtrain.lifecycle.sweeps.service import Specification
@@ -415,17 +415,20 @@ def make_delayed(
 
 
 def make_try(
-    order: Order, number: int, service: Service, code: BundleWriter, *, watch: Watch = SILENT
+    item: Try,
+    key: str,
+    name_of: Callable[[int], str],
+    outlay: Outlay,
+    submitter: str,
+    service: Service,
+    code: BundleWriter,
+    *,
+    watch: Watch = SILENT,
 ) -> Sending:
-    """Return the submission of a try of a list, whose outlay is that of the list."""
-    from cloudtrain.lifecycle.capacity.service import try_key
-    from cloudtrain.lifecycle.sweeps.service import trial_name
-
-    item = order.tries[(number - 1) % len(order.tries)]
-    name = order.plan.run_name
+    """Return the submission of a try of a list. `name_of` returns its name for a counter."""
 
     def plan_of(_: Store, counter: int) -> Plan:
-        return item.plan.renamed(trial_name(name, number, counter))
+        return item.plan.renamed(name_of(counter))
 
     def record(_: Store, plan: Plan) -> tuple[Origin, JobRecord]:
         files = tuple(KeptFile(*file) for file in item.record["files"])
@@ -435,12 +438,10 @@ def make_try(
         fields = {**kept.plan, "run_name": plan.run_name, "request": shown.request}
         return NOWHERE, kept._replace(plan={**fields, "sha256": plan.sha256})
 
-    outlay = Outlay(*item.outlay, sweep=name)
-    key = try_key(name, number)
     return Sending(
         service,
         key,
-        order.submitter,
+        submitter,
         code,
         plan_of,
         lambda _: outlay,

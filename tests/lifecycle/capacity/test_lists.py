@@ -359,4 +359,4 @@ def test_this_machine_runs_the_job_as_it_is(source: Path) -> None:
     plan = ct.plan(listed(source, G4), "local")
     assert "tries" not in plan.request
     details = [text for finding in plan.findings for text in finding.details]
-    assert "`capacity`: this machine never lacks capacity" in details
+    assert "`capacity.alternatives`: this machine never lacks capacity" in details
