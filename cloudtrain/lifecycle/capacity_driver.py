@@ -8,9 +8,7 @@ from dataclasses import replace
 
 from cloudtrain.errors import (
     CloudtrainError,
-    RunNotFound,
     StoreError,
-    TargetError,
     TargetUnreachable,
 )
 from cloudtrain.job.model import format_duration
@@ -40,6 +38,8 @@ from cloudtrain.plans.states import RunRef, RunState
 from cloudtrain.system.plugins import part
 from cloudtrain.targets.capacity import CapacityWords
 from cloudtrain.targets.registry import service_of, target_of
+
+_RUNS = (RunState.RUNNING, RunState.SUCCEEDED)
 
 _ROUND = 10.0
 """The pause before the list begins again, as a multiple of the first pause between two checks."""
@@ -80,7 +80,15 @@ class ListWatcher(Watcher):
             )
 
     def _is_settled(self) -> bool:
-        """Do the next step, and return whether the newest try is the end of the list."""
+        """Do the next step, and return whether the newest try is the end of the list. If the run
+        store cannot be used, wait until it can."""
+        try:
+            return self._next_step()
+        except StoreError as error:
+            self._wait(f"waits until the run store can be used: {error.message}")
+            return False
+
+    def _next_step(self) -> bool:
         if not self._attempts or self._attempts[-1].over:
             self._begin()
             return False
@@ -175,7 +183,7 @@ class ListWatcher(Watcher):
                 service.stop(ref)
                 return self._settle(attempt)
             status = service.status(ref)
-            if status.started is not None or status.state is RunState.SUCCEEDED:
+            if status.started is not None or status.state in _RUNS:
                 return self._settle(attempt)
             if status.state.is_final:
                 return self._has_ended(attempt, status)
@@ -184,7 +192,7 @@ class ListWatcher(Watcher):
             if attempt.leaving:
                 service.stop(ref)
                 self._moment("stopped")
-        except (TargetError, RunNotFound) as error:
+        except CloudtrainError as error:
             self._wait(f"{self._course(attempt)}; its status cannot be read: {error.message}")
         else:
             self._wait(self._course(attempt, status))
