@@ -103,6 +103,7 @@ fuzz: $(VENV)/.dev
 # 100,000 random histories of submissions against a model of what a user may be told.
 histories: $(VENV)/.dev
 	$(BIN)/python -m tests.lifecycle.submission.histories $(HISTORIES)
+	$(BIN)/python -m tests.lifecycle.capacity.histories --count 1000 --seed $(SEED)
 
 seed:
 	@echo $(SEED)

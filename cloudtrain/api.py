@@ -31,7 +31,7 @@ from cloudtrain.job.model import revalidate
 from cloudtrain.job.training import BUNDLED, TrainingJob
 from cloudtrain.lifecycle.preparing.prepare import PlaceOf, Ready, prepare
 from cloudtrain.plans.plan import Plan
-from cloudtrain.plans.states import AFTER, SWEEP
+from cloudtrain.plans.states import AFTER, CAPACITY, SWEEP
 from cloudtrain.rules.job import not_asked
 from cloudtrain.system.plugins import has_part
 from cloudtrain.system.processes import tell
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from cloudtrain.job.file import JobFile
     from cloudtrain.job.processing import AnyJob
     from cloudtrain.job.sweep import Sweep
+    from cloudtrain.lifecycle.capacity.plan import ReadyList
     from cloudtrain.lifecycle.past.differences import Changes, Difference, Side
     from cloudtrain.lifecycle.runs.costs import RunCost
     from cloudtrain.lifecycle.runs.run import Run
@@ -240,7 +241,7 @@ def submit(
 
     def run_of(submitted: Submitted) -> Run:
         run = kind_of(submitted.record).of_submitted(submitted, place.here)
-        if submitted.record.key.startswith(AFTER):
+        if submitted.record.key.startswith((AFTER, CAPACITY)):
             with suppress(CloudtrainError):
                 run.status()  # which says what it waits for
         return run
@@ -291,7 +292,7 @@ def upload(
     """
     from cloudtrain.lifecycle.submission.submit import stop_on_errors
 
-    job = _checked(job, target)
+    job = _alone(_checked(job, target))
     place = _where(job, target, profile)
     ready = _prepare(job, place, ignore, place_of)
     plan = _next_plan(ready)
@@ -349,6 +350,7 @@ def fit(
     """
     from cloudtrain.lifecycle.fit import Question, estimate
 
+    job = _alone(job)
     place = _where(job, target, profile)
     ready = _prepare(job, place, ignore, place_of)
     file = None if config is None else Path(config)
@@ -387,6 +389,13 @@ def _checked(job: AnyJob | Sweep, target: AnyTarget) -> AnyJob | Sweep:
     return job if isinstance(target, Where) else revalidate(job)
 
 
+def _alone(job: AnyJob | Sweep) -> AnyJob | Sweep:
+    """Return the job as it is, without alternatives."""
+    if getattr(job, "capacity", None) is None:
+        return job
+    return job.model_copy(update={"capacity": None})
+
+
 def _where(job: AnyJob | Sweep, target: AnyTarget, profile: str | None) -> Where:
     """Return where the job runs, with the settings of the job's project, or of the working
     directory."""
@@ -395,16 +404,21 @@ def _where(job: AnyJob | Sweep, target: AnyTarget, profile: str | None) -> Where
 
 def _prepare(
     job: AnyJob | Sweep, place: Where, ignore: Sequence[str], place_of: PlaceOf | None
-) -> Ready | ReadySweep:
+) -> Ready | ReadyList | ReadySweep:
     # most commands get a job, and need no module about sweeps
     if getattr(job, "kind", None) != "sweep":
+        if getattr(job, "capacity", None) is not None and "capacity" in place.target.parts:
+            from cloudtrain.lifecycle.capacity.plan import prepare_list
+
+            job = cast("TrainingJob", job)
+            return prepare_list(job, place, ignore=ignore, place_of=place_of)
         return prepare(cast("AnyJob", job), place, ignore=ignore, place_of=place_of)
     from cloudtrain.lifecycle.sweeps.plan import prepare_sweep
 
     return prepare_sweep(cast("Sweep", job), place, ignore=ignore, place_of=place_of)
 
 
-def _next_plan(ready: Ready | ReadySweep, *, is_asked: bool = False) -> Plan:
+def _next_plan(ready: Ready | ReadyList | ReadySweep, *, is_asked: bool = False) -> Plan:
     """Return the plan of the job's next run, without creating a run store; see `Ready.plan`."""
     from cloudtrain.lifecycle.store.records import has_store, salt_of_new_store
 
@@ -487,8 +501,8 @@ def _newest_runs(target: AnyTarget, profile: str | None) -> Iterator[Run]:
     recover_if_needed()
     with read_store(settings.state_dir) as store:
         rows = store.newest(trials=True)
-        # the cost of a sweep is the cost of its trials
-        rows = [row for row in rows if not row.key.startswith(SWEEP)]
+        # the cost of a sweep or list is the cost of its trials or tries
+        rows = [row for row in rows if not row.key.startswith((SWEEP, CAPACITY))]
     for row in rows:
         if row.stage in ("accepted", "reported"):
             yield Run(row, settings)

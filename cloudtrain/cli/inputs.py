@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from shlex import split
 from typing import TYPE_CHECKING, Any
 
 import cloudtrain as ct
@@ -16,7 +17,7 @@ from cloudtrain.api import load_job_file, plan_in
 from cloudtrain.cli.terminal import say
 from cloudtrain.documents import JsonMapping
 from cloudtrain.documents.document import Positions
-from cloudtrain.documents.yaml_text import write_yaml
+from cloudtrain.documents.yaml_text import read_scalar, write_yaml
 from cloudtrain.errors import (
     JobError,
     NearName,
@@ -29,7 +30,7 @@ from cloudtrain.errors import (
 from cloudtrain.job.file import anchored, array_of, format_of, parse
 from cloudtrain.job.overrides import hint_without_file, override
 from cloudtrain.job.script import distribution_of, fields_of_script, syntax_of_script
-from cloudtrain.job.training import BUNDLED, TrainingJob
+from cloudtrain.job.training import BUNDLED, Alternative, Capacity, TrainingJob
 from cloudtrain.plans.plan import Finding
 from cloudtrain.runtime.hardware import gpu_ids
 from cloudtrain.runtime.torchrun_words import is_module, is_python
@@ -40,6 +41,7 @@ from cloudtrain.targets.where import Where, where
 if TYPE_CHECKING:
     from cloudtrain.cli.options import SubmitOptions
     from cloudtrain.job.file import JobFile
+    from cloudtrain.job.model import Json
     from cloudtrain.plans.plan import Plan
     from cloudtrain.targets.settings import TargetSettings
 
@@ -69,6 +71,8 @@ def job_of(options: SubmitOptions) -> JobFile:
     `--each`, return a sweep that runs the job once for each combination of the values."""
     with worded(options):
         file = _script_job(options) if is_python(options.job) else _file_job(options)
+        if options.alternatives:
+            file = _with_alternatives(file, options.alternatives)
     if options.each:
         return array_of(file, options.each, parallel=options.parallel or 1)
     if options.parallel is not None:
@@ -78,6 +82,45 @@ def job_of(options: SubmitOptions) -> JobFile:
         )
         raise UsageError("`--parallel` needs `--each`", hint=hint, code="CT902")
     return file
+
+
+def _with_alternatives(file: JobFile, texts: Sequence[str]) -> JobFile:
+    """Return the job with the alternatives of `--or` after its own."""
+    if file.sweep is not None or not isinstance(file.job, TrainingJob):
+        message = f"`--or` works only with training jobs, but `{file.file}` holds none"
+        raise UsageError(message, hint="remove `--or`", code="CT902")
+    own = file.job.capacity
+    alternatives = [] if own is None else [*own.alternatives]
+    alternatives += map(_alternative, texts)
+    if own is None:
+        capacity = Capacity(alternatives=alternatives)
+    else:
+        capacity = own.replace(alternatives=alternatives)
+    return file._replace(job=file.job.model_copy(update={"capacity": capacity}))
+
+
+def _alternative(text: str) -> Alternative:
+    """Return the alternative in the text of one `--or`."""
+    changes = list[str]()
+    fields = dict[str, str]()
+    settings: dict[str, Json] = {}
+    try:
+        words = split(text)
+    except ValueError:  # a quote is not closed
+        words = [text]
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals:
+            message = f"`{shortened(word)}` in `--or` has no `=` after the field"
+            hint = "write for example `--or 'spot=null wait=30m'`"
+            raise UsageError(message, hint=hint, code="CT902")
+        if name in ("target", "profile", "wait"):
+            fields[name] = value
+        elif name.startswith("settings."):
+            settings[name.removeprefix("settings.")] = read_scalar(value)
+        else:
+            changes.append(word)
+    return Alternative(set=changes, settings=settings, **fields)
 
 
 @contextmanager

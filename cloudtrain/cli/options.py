@@ -463,6 +463,15 @@ class SubmitOptions(NamedTuple):
     parallel: Annotated[
         int | None, option("--parallel", "N", "With --each: N runs at a time. Default: 1.", min=1)
     ] = None
+    alternatives: Annotated[
+        list[str] | None,
+        option(
+            "--or",
+            "CHANGES",
+            "If there is no capacity, try this: changes as in --set, and target=, profile=, "
+            "settings.NAME= and wait=, separated by spaces. Repeatable, tried in order.",
+        ),
+    ] = None
 
 
 OF_THE_JOB = ("job", "arguments", "target", "profile", "set_", "ignore", "pin")

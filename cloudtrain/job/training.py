@@ -387,6 +387,56 @@ class Spot(Model):
         def __init__(self, *, max_wait: DurationInput | None = None) -> None: ...
 
 
+class Alternative(Model):
+    """One more way to run the job, if there is no capacity for those before it: what differs."""
+
+    set: tuple[Text, ...] = ()
+    """Changes of the job, each as `--set` takes it: `resources.instance_type=ml.g5.12xlarge`,
+    `spot=null`."""
+    target: str | None = None
+    """Another target."""
+    profile: str | None = None
+    """A profile of `cloudtrain.toml`, such as one of another region or workspace."""
+    settings: dict[str, JsonValue] = Field(default_factory=dict)
+    """Settings of the target that differ, as in its table of `cloudtrain.toml`."""
+    wait: Duration | None = None
+    """How long to wait for capacity before the next alternative. Default: 15 minutes, 30 for spot
+    capacity; on a target that costs nothing, no limit."""
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            *,
+            set: Texts = (),
+            target: str | None = None,
+            profile: str | None = None,
+            settings: Mapping[str, Json] = ...,
+            wait: DurationInput | None = None,
+        ) -> None: ...
+
+
+class Capacity(Model):
+    """What to do if there is no capacity for the job. The job as it is comes first, then the
+    alternatives in order. Exactly one of them runs."""
+
+    alternatives: tuple[Alternative, ...] = Field(min_length=1)
+    wait: Duration | None = None
+    """How long the job as it is waits for capacity."""
+    give_up_after: Duration | None = None
+    """How long to begin again with the first after the last. Default: each is tried once."""
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            *,
+            alternatives: Sequence[Alternative | Fields],
+            wait: DurationInput | None = None,
+            give_up_after: DurationInput | None = None,
+        ) -> None: ...
+
+
 def _job_rules(job: Mapping[str, object]) -> Iterator[Problem]:
     yield from one_thing_to_run(job, modules=True)
     yield from reference_problems(job)
@@ -521,6 +571,7 @@ class TrainingJob(FromFile):
     outputs: dict[Name, Output] = Field(default_factory=dict)
     checkpoint: Checkpoint | None = None
     spot: Spot | None = None
+    capacity: Capacity | None = None
     max_runtime: Duration | None = None
     stop_when_idle: Duration | None = None
     """Stop the run when all its GPUs have been idle (under 10% of utilization) for this time, on
@@ -599,6 +650,7 @@ class TrainingJob(FromFile):
             outputs: Mapping[str, Output | Fields] = ...,
             checkpoint: Checkpoint | Fields | None = None,
             spot: Spot | Fields | None = None,
+            capacity: Capacity | Fields | None = None,
             max_runtime: DurationInput | None = None,
             stop_when_idle: DurationInput | None = None,
             stop_when_stalled: DurationInput | None = None,

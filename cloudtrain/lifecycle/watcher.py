@@ -46,7 +46,7 @@ _SLOWEST = 4.0
 the one before."""
 
 
-class _Ended(Exception):
+class WatchEnded(Exception):
     """Ends the run before it is sent. Its arguments are the state and the reason to record."""
 
 
@@ -57,19 +57,24 @@ def main(arguments: list[str] | None = None) -> None:
     watch(DrivenFolder(state_dir, ChainService.kind, name), ready)
 
 
-def watch(folder: DrivenFolder, ready: Callable[[], None], moment: Step = lambda _: None) -> None:
+def watch(
+    folder: DrivenFolder,
+    ready: Callable[[], None],
+    moment: Step = lambda _: None,
+    kind: type[Watcher] | None = None,
+) -> None:
     """Wait for the runs that the run in `folder` waits for, then send its request. Do nothing if
     another process already watches it. `ready` is called when the watch has begun, and `moment` at
-    each step with the name of the step."""
+    each step with the name of the step. `kind` is the class of the watcher."""
     lock = ProcessLock.take(folder.lock, patience=GLANCE)
     if lock is None or not folder.specification.exists():
         return
-    watcher = Watcher(folder, moment)
+    watcher = (kind or Watcher)(folder, moment)
     try:
         watcher.write(RunState.QUEUED, watcher.order.reason)
         ready()
         watcher.watch()
-    except _Ended as end:
+    except WatchEnded as end:
         watcher.end(*end.args)
     except CloudtrainError as error:
         reason = f"{error.message}; {error.hint}" if error.hint else error.message
@@ -173,16 +178,16 @@ class Watcher:
         return True
 
     def _end_if_stopped(self) -> None:
-        """Raise `_Ended` if `cloudtrain stop` was called."""
+        """Raise `WatchEnded` if `cloudtrain stop` was called."""
         if self._folder.stop.exists():
-            raise _Ended(RunState.STOPPED, "stopped while it was waiting, so nothing was sent")
+            raise WatchEnded(RunState.STOPPED, "stopped while it was waiting, so nothing was sent")
 
-    def _failed(self, name: str, why: str) -> _Ended:
+    def _failed(self, name: str, why: str) -> WatchEnded:
         """Return the end of this run because of an awaited run."""
         reason = (
             f"the run `{name}` {why}, so nothing was sent; run it again, then submit this job again"
         )
-        return _Ended(RunState.FAILED, reason)
+        return WatchEnded(RunState.FAILED, reason)
 
     def _sleep(self) -> None:
         """Sleep until the next check is due, or until SIGTERM."""

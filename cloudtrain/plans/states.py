@@ -84,11 +84,15 @@ AFTER = "after:"
 """A run that waits on this machine for the runs that it reads from, and that its target does not
 have yet."""
 
+CAPACITY = "capacity:"
+"""A list of alternatives, of which cloudtrain tries one after the other until one has capacity. Its
+tries have the key of a trial."""
+
 
 def service_name(key: str, target: str) -> str:
     """Return the name of the service for a run with the given key: the target's name, with a prefix
     such as `sweep:` for some kinds."""
-    for kind in (SWEEP, TUNER, AFTER):
+    for kind in (SWEEP, TUNER, AFTER, CAPACITY):
         if key.startswith(kind):
             return kind + target
     return target

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from cloudtrain.errors import shortened
 from cloudtrain.job.model import format_duration, format_size
@@ -84,11 +84,15 @@ def run_document(
 
     blocks: list[Block] = [Heading(name), Pairs(rows)]
     if status.transitions:
-        phases = [_phase(item) for item in status.transitions]
-        blocks += [Heading("Phases"), Table(("PHASE", "STARTED", "TOOK", ""), phases)]
+        blocks += [Heading("Phases"), phases_table(status.transitions)]
     if status.details:
         blocks += [Heading("Last output"), Lines(status.details)]
     return Document(blocks)
+
+
+def phases_table(phases: Iterable[Transition]) -> Table:
+    """Return a table of phases with their times and what the provider says of them."""
+    return Table(("PHASE", "STARTED", "TOOK", ""), [_phase(item) for item in phases])
 
 
 def machine_text(machines: Collection[Mapping[str, float]]) -> str:

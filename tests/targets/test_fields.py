@@ -78,6 +78,7 @@ GROUPS = {
         ],
     }
 }
+CAPACITY = {"capacity": {"alternatives": [{"set": ["max_runtime=2h"]}]}}
 GROUPED = {**GROUPS, "distribution": {"type": "torch"}}
 PROJECT = {"environment": {"requirements": "pyproject.toml", "python": "3.12"}}
 
@@ -192,6 +193,9 @@ VALUES: dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
     "tracking.tensorboard": ({}, {"tracking": {"tensorboard": True}}),
     "spot": ({"checkpoint": SAVED}, {"spot": {}}),
     "spot.max_wait": ({"checkpoint": SAVED, "spot": {}}, {"spot": {"max_wait": "2h"}}),
+    "capacity.alternatives": ({}, CAPACITY),
+    "capacity.wait": (CAPACITY, {"capacity": {"wait": "1h"}}),
+    "capacity.give_up_after": (CAPACITY, {"capacity": {"give_up_after": "1d"}}),
     "max_runtime": ({}, {"max_runtime": "3h"}),
     "stop_when_idle": ({}, {"stop_when_idle": "1h"}),
     "stop_when_stalled": ({}, {"stop_when_stalled": "30m"}),

@@ -301,6 +301,7 @@ _OF_A_CHECK = (
     "emulate",
     "gpu",
     "save_job",
+    "alternatives",
 )
 """The options of a run that can change what a check finds."""
 

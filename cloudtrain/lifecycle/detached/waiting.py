@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from cloudtrain.documents import JsonObject
 from cloudtrain.errors import RunNotFound, TargetError, UsageError
 from cloudtrain.lifecycle.detached.driven import FOLLOW_EVERY, DrivenFolder, DrivenService
 from cloudtrain.plans.plan import Plan, Upload
-from cloudtrain.plans.progress import LogLine, OnStatus, RunStatus
+from cloudtrain.plans.progress import LogLine, OnStatus, RunStatus, Transition
 from cloudtrain.plans.states import RunRef, RunState
 from cloudtrain.signals.log import Log, LogBatch
 from cloudtrain.targets.common.archives import unpacked
@@ -27,9 +28,29 @@ from cloudtrain.targets.contract import BundleWriter, ByteProgress, OwnMetrics, 
 from cloudtrain.targets.registry import service_of
 
 
+class Try(NamedTuple):
+    """One alternative of a list, as its watcher sends it.
+
+    Attributes:
+        what: the machines and the target, in a few words.
+        wait: the seconds to wait for capacity; None for no limit.
+        bundle: hash of the code's bundle.
+        outlay: the first fields of `Outlay`.
+        record: the fields of the `JobRecord` of its run.
+    """
+
+    what: str
+    wait: float | None
+    plan: Plan
+    bundle: str
+    outlay: tuple[float | None, float, float]
+    record: JsonObject
+
+
 @dataclass(frozen=True)
 class Order:
-    """The input of a watcher: a request that is sent once the runs in `after` have succeeded."""
+    """The input of a watcher: a request that is sent once the runs in `after` have succeeded, or
+    the tries of a list, of which one is sent after the other until one has capacity."""
 
     plan: Plan
     bundle: str
@@ -37,39 +58,55 @@ class Order:
     key: str
     submitter: str
     after: tuple[RunRef, ...]
+    tries: tuple[Try, ...] = ()
+    give_up_after: float | None = None
 
     @property
     def reason(self) -> str:
         """The reason for waiting, as in the run's status: `waits for prepare-5d1f0a37-1`."""
         names = " and ".join(ref.name for ref in self.after)
-        return f"waits for {names}"
+        return f"waits for {names or 'capacity'}"
 
     def to_json(self) -> str:
         """Return the order as JSON. Uploads of local data are left out, because they are already
-        done."""
-        names = ("target", "run_name", "job_name", "request", "place")
-        plan: dict[str, object] = {name: getattr(self.plan, name) for name in names}
-        uploads = [item for item in self.plan.uploads if item.kind != "data"]
-        plan["uploads"] = [item._asdict() for item in uploads]
-
+        done; a try is uploaded when its turn comes."""
+        done = [item for item in self.plan.uploads if item.kind != "data"]
         order = {
-            "plan": plan,
+            "plan": _plan_data(self.plan, done),
             "after": list(map(str, self.after)),
             "bundle": self.bundle,
             "key": self.key,
             "submitter": self.submitter,
         }
+        if self.tries:
+            tries = []
+            for item in self.tries:
+                tries.append({**item._asdict(), "plan": _plan_data(item.plan, item.plan.uploads)})
+            order |= {"tries": tries, "give_up_after": self.give_up_after}
         return json.dumps(order)
 
     @classmethod
     def read(cls, folder: DrivenFolder) -> Order:
         """Return the order that `to_json` wrote to the folder."""
         data = json.loads(folder.specification.read_bytes())
-        fields = data.pop("plan")
-        uploads = tuple(Upload(**item) for item in fields.pop("uploads"))
-        plan = Plan(**fields, uploads=uploads)
+        plan = _plan_of(data.pop("plan"))
         after = tuple(map(RunRef.parse, data.pop("after")))
-        return cls(plan=plan, after=after, **data)
+        tries = []
+        for item in data.pop("tries", ()):
+            its_plan = _plan_of(item["plan"])
+            tries.append(Try(**{**item, "plan": its_plan, "outlay": tuple(item["outlay"])}))
+        return cls(plan=plan, after=after, tries=tuple(tries), **data)
+
+
+def _plan_data(plan: Plan, uploads: Iterable[Upload]) -> JsonObject:
+    names = ("target", "run_name", "job_name", "request", "place")
+    data: JsonObject = {name: getattr(plan, name) for name in names}
+    return {**data, "uploads": [item._asdict() for item in uploads]}
+
+
+def _plan_of(fields: JsonObject) -> Plan:
+    uploads = tuple(Upload(**item) for item in fields.pop("uploads"))
+    return Plan(**fields, uploads=uploads)
 
 
 class ChainService(DrivenService):
@@ -149,6 +186,10 @@ class ChainService(DrivenService):
                 "starts it again"
             )
         return RunStatus(state, reason, ended=status["ended"], created=status["started"])
+
+    def tries(self, ref: RunRef) -> tuple[Transition, ...]:  # noqa: ARG002 - a list has some
+        """Return the tries of a list of alternatives; none of another run."""
+        return ()
 
     def logs(
         self,

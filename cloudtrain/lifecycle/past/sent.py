@@ -26,7 +26,9 @@ from cloudtrain.lifecycle.preparing.prepare import Ready
 from cloudtrain.lifecycle.store.records import JobRecord, KeptFile
 from cloudtrain.plans.document import Document, Heading, Lines, Notice, Pairs, Section, on_one_line
 from cloudtrain.plans.plan import Bundle, Plan, Printable, Upload, request_blocks
+from cloudtrain.plans.progress import Transition
 from cloudtrain.plans.states import RunRef
+from cloudtrain.plans.status import phases_table
 from cloudtrain.rules.engine import plural
 from cloudtrain.rules.values import named_secrets, secret_texts
 from cloudtrain.system.git import Commit
@@ -206,12 +208,14 @@ class SentJob(Printable):
         ref: the run's reference.
         created: when the run was submitted, in seconds since the epoch.
         kept: all data of the submission in the store.
+        tries: the tries of a list of alternatives.
     """
 
     name: str
     ref: RunRef
     created: float
     kept: JobRecord
+    tries: tuple[Transition, ...] = ()
 
     @property
     def job(self) -> JsonObject:
@@ -253,7 +257,7 @@ class SentJob(Printable):
             names = ("commit", "branch", "dirty", "difference")
             git = {name: getattr(record, name) for name in names}
         files = [file._asdict() for file in record.files]
-        return {
+        content: JsonObject = {
             "name": self.name,
             "ref": str(self.ref),
             "target": self.ref.target,
@@ -268,10 +272,15 @@ class SentJob(Printable):
             "hidden": list(record.hidden),
             "rerun_of": record.rerun_of,
         }
+        if self.tries:
+            content["tries"] = [item._asdict() for item in self.tries]
+        return content
 
     def document(self) -> Document:
         """Return the job, the plan and the commit as a document."""
         blocks: list[Block] = [Heading(str(self.ref)), Pairs(list(self._pairs()))]
+        if self.tries:
+            blocks += [Heading("Tries"), phases_table(self.tries)]
         job = Lines(write_yaml(self.job).splitlines())
         blocks.append(Section("Job", [job]))
         plan = self.kept.plan

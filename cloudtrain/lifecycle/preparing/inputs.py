@@ -36,7 +36,7 @@ from cloudtrain.job.model import format_size
 from cloudtrain.lifecycle.store.schema import read_store
 from cloudtrain.lifecycle.store.store import NEWEST, SENT, RunRecord, Store
 from cloudtrain.plans.plan import Upload
-from cloudtrain.plans.states import SWEEP, TUNER, RunRef, RunState
+from cloudtrain.plans.states import CAPACITY, SWEEP, TUNER, RunRef, RunState
 from cloudtrain.runtime.errors import SetupError
 from cloudtrain.runtime.secret_values import VARIABLE, resolved
 from cloudtrain.system.plugins import DEFAULT_TARGET, has_part, part
@@ -190,7 +190,9 @@ class _Search(NamedTuple):
 
     def _on_target(self, rows: Sequence[RunRecord]) -> list[RunRecord]:
         """Return those of the runs that are on the target and were sent."""
-        return [row for row in rows if row.target == self.target and row.stage in SENT]
+        sent = [row for row in rows if row.target == self.target and row.stage in SENT]
+        # which try of a list will write its outputs is not known, and its run can be named
+        return [row for row in sent if not row.key.startswith(CAPACITY)]
 
     def _suggest(self, name: str) -> str:
         """Return a hint for a name that no run has: the file of the job with this name, or similar

@@ -428,6 +428,10 @@ class Ready:
         The run's name depends on `counter` and on `salt`, the store's salt. With `is_asked`,
         `check_online` will ask the target, and the checks leave its answers to it."""
         name = run_name(self.work.name, self.key, self.where.here.submitter, salt, counter)
+        return self.named(name, is_asked=is_asked)
+
+    def named(self, name: str, *, is_asked: bool = False) -> Plan:
+        """Return the plan of the run `name`, as `plan` does."""
         draft = self._compile(self.context.after) if self.context.after else self.draft
         plan = draft.renamed(name)
         subject = replace(self._subject(plan), is_asked=is_asked)

@@ -35,7 +35,7 @@ from cloudtrain.lifecycle.submission.once import (
 from cloudtrain.lifecycle.submission.once import recover as recover_submissions
 from cloudtrain.plans.document import Cell, Document, Table, to_text
 from cloudtrain.plans.progress import ListedRun
-from cloudtrain.plans.states import AFTER, REHEARSAL, SWEEP, TUNER, RunRef, RunState
+from cloudtrain.plans.states import AFTER, CAPACITY, REHEARSAL, SWEEP, TUNER, RunRef, RunState
 from cloudtrain.plans.status import duration_of, machine_text, news_text, state_cell
 from cloudtrain.targets.contract import KeepsQueue
 from cloudtrain.targets.registry import all_targets, require_target, service_of
@@ -309,13 +309,13 @@ def queue_of(target: str, settings: Settings) -> KeepsQueue:
 
 
 def kind_of(row: RunRecord) -> type[Run]:
-    """Return the class of the run in a row: `SweepRun` for a sweep, `ChainedRun` for a waiting run,
-    else `Run`."""
+    """Return the class of the run in a row: `SweepRun` for a sweep, `ChainedRun` for a waiting run
+    or a list of alternatives, else `Run`."""
     if row.key.startswith((SWEEP, TUNER)):
         from cloudtrain.lifecycle.runs.sweep import SweepRun
 
         return SweepRun
-    return ChainedRun if row.key.startswith(AFTER) else Run
+    return ChainedRun if row.key.startswith((AFTER, CAPACITY)) else Run
 
 
 def _last(store: Store) -> tuple[list[RunRecord], str | None]:

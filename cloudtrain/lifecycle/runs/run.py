@@ -28,7 +28,7 @@ from cloudtrain.lifecycle.store.schema import open_store, read_store
 from cloudtrain.lifecycle.store.store import RunRecord
 from cloudtrain.lifecycle.submission.once import Watch, find_service
 from cloudtrain.plans.progress import ListedRun, LogLine, OnStatus, RunStatus
-from cloudtrain.plans.states import TRIAL, RunRef, RunState
+from cloudtrain.plans.states import CAPACITY, TRIAL, RunRef, RunState
 from cloudtrain.plans.status import run_document
 from cloudtrain.runtime.metrics_file import FOLDER
 from cloudtrain.signals.curves import Curve, View, curves_of, plot
@@ -649,11 +649,20 @@ class ChainedRun(Run):
     def rerun(self, *_: Any, **__: Any) -> Run:
         """Raise UsageError, because a run that was not sent cannot be repeated."""
         hint = "submit the job again, or repeat this command after the run is sent"
+        if self._key.startswith(CAPACITY):
+            hint = f"repeat the run of a try: `cloudtrain rerun {self.name}-t001`"
+            raise UsageError(f"`{self.name}` is a list of alternatives", hint=hint, code="CT996")
         raise UsageError(f"`{self.name}` has not been sent yet", hint=hint, code="CT996")
+
+    def show(self) -> SentJob:
+        return replace(super().show(), tries=self._service.tries(self.ref))
 
     def remove(self) -> None:
         super().remove()
         remove_folder(self._service.folder(self.name).path)
+        with open_store(self._settings.state_dir) as store:
+            for row in store.of_sweep(f"{TRIAL}{self.name}:"):
+                store.remove(row.name)
 
     @cached_property
     def _service(self) -> ChainService:

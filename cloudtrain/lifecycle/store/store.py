@@ -32,7 +32,7 @@ from cloudtrain.lifecycle.store.records import (
 )
 from cloudtrain.machines.spending import exceeds
 from cloudtrain.plans.progress import MetricSummary, RunStatus
-from cloudtrain.plans.states import AFTER, REHEARSAL, SWEEP, TRIAL, RunRef, RunState
+from cloudtrain.plans.states import AFTER, CAPACITY, REHEARSAL, SWEEP, TRIAL, RunRef, RunState
 from cloudtrain.system.processes import Moment, ProcessLock, read_clock
 
 STAGES = ("planned", "uploaded", "sent", "accepted", "reported")
@@ -164,6 +164,9 @@ _OLD_REHEARSAL = f"(job_name LIKE '%{REHEARSAL}' AND state IN ({_ENDED}))"
 """SQL condition for a finished run of a rehearsal."""
 _NO_TRIAL = f"key NOT GLOB '{TRIAL}*'"
 """SQL condition for a run that is no trial of a sweep."""
+
+_SENDS_LATER = f"key GLOB '{AFTER}*' OR key GLOB '{SWEEP}*' OR key GLOB '{CAPACITY}*'"
+"""SQL condition for what starts runs later."""
 
 _COUNTED = "typeof(counter) = 'integer' AND counter < 1000000000"
 """SQL condition for a counter that cloudtrain wrote. No counter would follow a damaged one."""
@@ -323,7 +326,8 @@ class Store:
                 # the outlay of a run stays, and that of a sweep is the outlays of its trials
                 self._db.execute(
                     "DELETE FROM outlays WHERE name IN"
-                    f" (SELECT name FROM runs WHERE name = ? AND key GLOB '{SWEEP}*')",
+                    " (SELECT name FROM runs WHERE name = ?"
+                    f" AND (key GLOB '{SWEEP}*' OR key GLOB '{CAPACITY}*'))",
                     (name,),
                 )
                 self._delete(name, "runs", *_OF_A_RUN, "journal")
@@ -391,7 +395,7 @@ class Store:
             if gate.sha256:
                 self.plans.let_through(name, gate, self.now(), is_covered=False)
             if outlay.check is not None:
-                outlay.check(self._committed(target))
+                outlay.check(self.committed(target))
             self._db.execute("UPDATE outlays SET most = most + ? WHERE name = ?", (more, name))
 
     def keep_outputs(self, name: str, outputs: Mapping[str, str]) -> None:
@@ -719,7 +723,7 @@ class Store:
             outlay.most or 0.0, self.set_aside(outlay.sweep)
         )
         if outlay.check is not None and not is_paid:
-            outlay.check(self._committed(target))
+            outlay.check(self.committed(target))
         self._db.execute(
             "INSERT INTO outlays (name, target, at, most, pool, hourly, sweep)"
             " VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -727,7 +731,7 @@ class Store:
         )
         return is_paid
 
-    def _committed(self, target: str) -> float:
+    def committed(self, target: str) -> float:
         """Return what the submissions of the last 24 hours to a target can spend: the bill of a run
         that has one, else the most; infinity if that is not known. A sweep on this machine and a
         run that waits for others count until they have ended: they start runs later."""
@@ -736,7 +740,7 @@ class Store:
             " money.hourly, billable_seconds, cost"
             " FROM outlays LEFT JOIN runs USING (name) LEFT JOIN money USING (name)"
             " WHERE outlays.target = ? AND (at > ? OR (state NOT IN"
-            f" ({_ENDED}) AND (key GLOB '{AFTER}*' OR key GLOB '{SWEEP}*')))",
+            f" ({_ENDED}) AND ({_SENDS_LATER})))",
             (target, self.now() - _DAY),
         ).fetchall()
 
@@ -745,7 +749,7 @@ class Store:
             most, pool, price, *bill = map(as_amount, amounts)
             billed = _bill_of(Money(*bill), price or 0.0)
             has_ended = state not in UNFINISHED
-            if as_text(key).startswith(SWEEP):
+            if as_text(key).startswith((SWEEP, CAPACITY)):
                 left = inf if most is None else self.set_aside(name)
                 total += 0.0 if has_ended else left
             elif has_ended and billed is not None:

@@ -49,7 +49,7 @@ from cloudtrain.lifecycle.store.plans import OPEN
 from cloudtrain.lifecycle.store.records import NOWHERE, JobRecord, Origin, Outlay
 from cloudtrain.lifecycle.store.store import SENT, RunRecord, Store
 from cloudtrain.lifecycle.submission.approval import gate_of
-from cloudtrain.plans.states import AFTER, SWEEP, TUNER, RunRef, RunState, service_name
+from cloudtrain.plans.states import AFTER, CAPACITY, SWEEP, TUNER, RunRef, RunState, service_name
 from cloudtrain.system.plugins import part
 from cloudtrain.targets.contract import BundleWriter, ByteProgress, Service, TunerMaker
 from cloudtrain.targets.registry import ServiceContext, service_of, target_of
@@ -216,12 +216,17 @@ def _sent_as_expected(store: Store, sending: Sending) -> Submitted | None:
 
 def find_service(name: str, context: ServiceContext) -> Service:
     """Return a service by its name in the store: `local` is the service of that target,
-    `sweep:local` cloudtrain's driver of sweeps, `tuner:sagemaker` the tuner of that target, and
-    `after:local` the service for waiting runs."""
+    `sweep:local` cloudtrain's driver of sweeps, `tuner:sagemaker` the tuner of that target,
+    `after:local` the service for waiting runs, and `capacity:local` that for lists of
+    alternatives."""
     if name.startswith(AFTER):
         from cloudtrain.lifecycle.detached.waiting import ChainService
 
         return ChainService(context.environ, context.state_dir)
+    if name.startswith(CAPACITY):
+        from cloudtrain.lifecycle.capacity.service import CapacityService
+
+        return CapacityService(context.environ, context.state_dir)
     if name.startswith(SWEEP):
         from cloudtrain.lifecycle.sweeps.service import SweepService
 

@@ -32,7 +32,15 @@ from cloudtrain.lifecycle.notifications.channels import check_channels, own_chan
 from cloudtrain.lifecycle.past.sent import JobSource, SameCode, code_of, keep_plan, settings_of
 from cloudtrain.lifecycle.preparing.hidden import is_hidden, texts_of
 from cloudtrain.lifecycle.preparing.prepare import NAMELESS, NAMELESS_SWEEP, prepare
-from cloudtrain.lifecycle.store.records import JobRecord, Origin, Outlay, labels_of, origin_here
+from cloudtrain.lifecycle.store.records import (
+    NOWHERE,
+    JobRecord,
+    KeptFile,
+    Origin,
+    Outlay,
+    labels_of,
+    origin_here,
+)
 from cloudtrain.lifecycle.store.schema import open_store
 from cloudtrain.lifecycle.store.store import RunRecord, Store
 from cloudtrain.lifecycle.submission.approval import hash_of
@@ -48,7 +56,7 @@ from cloudtrain.lifecycle.submission.once import (
 )
 from cloudtrain.machines.spending import Spending
 from cloudtrain.plans.plan import Plan, Upload, hide
-from cloudtrain.plans.states import AFTER, TRIAL, TUNER
+from cloudtrain.plans.states import AFTER, CAPACITY, TRIAL, TUNER
 from cloudtrain.rules.engine import can_be_ignored, plural
 from cloudtrain.rules.machines import over_cap, spending_of, without_price
 from cloudtrain.rules.values import values_to_hide
@@ -63,7 +71,8 @@ from cloudtrain.version import __version__
 if TYPE_CHECKING:
     from cloudtrain.job.file import JobFile
     from cloudtrain.job.processing import AnyJob
-    from cloudtrain.lifecycle.detached.waiting import Order
+    from cloudtrain.lifecycle.capacity.plan import ReadyList
+    from cloudtrain.lifecycle.detached.waiting import Order, Try
     from cloudtrain.lifecycle.preparing.prepare import Ready
     from cloudtrain.lifecycle.sweeps.plan import ReadySweep
     from cloudtrain.lifecycle.sweeps.service import Specification
@@ -129,7 +138,7 @@ def _expected(exactly: Plan | JsonMapping | str | None) -> Expected:
 
 
 def make_sending(
-    ready: Ready | ReadySweep,
+    ready: Ready | ReadyList | ReadySweep,
     *,
     file: JobFile | None = None,
     online: bool = True,
@@ -154,8 +163,12 @@ def make_sending(
         if commit and commit.commit:
             differences = Differences(tree.root)  # git works while the job is compiled
 
-    service = ready.service
+    service: Service = ready.service
     key = ready.key
+    known_commit = commit or Commit(None, None)
+    listed = cast("ReadyList", ready) if key.startswith(CAPACITY) else None
+    if listed is not None:
+        service = listed.service_keeping(known_commit, source)
     if ready.waits_for:
         from cloudtrain.lifecycle.detached.waiting import ChainService
 
@@ -169,6 +182,8 @@ def make_sending(
         plan = ready.plan(counter, store.salt, is_asked=online)
         plan = ready.check_online(plan, ask=online, may_wait=True)
         _approve(plan, watch)
+        if listed is not None:
+            _check_caps(listed, plan, store)
         if watch.on_changes is not None and not is_sweep:
             from cloudtrain.lifecycle.past.differences import changes_since_last
 
@@ -177,7 +192,8 @@ def make_sending(
         return plan
 
     def record(_: Store, plan: Plan) -> tuple[Origin, JobRecord]:
-        known_commit = commit or Commit(None, None)
+        if listed is not None:
+            return origin, listed.record(plan, known_commit, source)
         return origin, keep_plan(ready.first, original, plan, known_commit, source)
 
     def finish(store: Store, name: str) -> None:
@@ -398,6 +414,43 @@ def make_delayed(
     )
 
 
+def make_try(
+    item: Try,
+    key: str,
+    name_of: Callable[[int], str],
+    outlay: Outlay,
+    submitter: str,
+    service: Service,
+    code: BundleWriter,
+    *,
+    watch: Watch = SILENT,
+) -> Sending:
+    """Return the submission of a try of a list. `name_of` returns its name for a counter."""
+
+    def plan_of(_: Store, counter: int) -> Plan:
+        return item.plan.renamed(name_of(counter))
+
+    def record(_: Store, plan: Plan) -> tuple[Origin, JobRecord]:
+        files = tuple(KeptFile(*file) for file in item.record["files"])
+        kept = JobRecord(**{**item.record, "files": files})
+        # without the secrets that are sent
+        shown = replace(item.plan, request=kept.plan["request"]).renamed(plan.run_name)
+        fields = {**kept.plan, "run_name": plan.run_name, "request": shown.request}
+        return NOWHERE, kept._replace(plan={**fields, "sha256": plan.sha256})
+
+    return Sending(
+        service,
+        key,
+        submitter,
+        code,
+        plan_of,
+        lambda _: outlay,
+        record,
+        watch,
+        has_passed=True,
+    )
+
+
 def outlay_of(spending: Spending, settings: TargetSettings, *, is_asked: bool = False) -> Outlay:
     """Return what a submission takes of the caps in `settings`. `is_asked`: the target was asked
     which machines its computes have.
@@ -423,7 +476,7 @@ def outlay_of(spending: Spending, settings: TargetSettings, *, is_asked: bool = 
     return Outlay(spending.most, spending.pool, hourly, check=check if has_cap else None)
 
 
-def _outlay(ready: Ready | ReadySweep, sweep: str = "") -> Callable[[Plan], Outlay]:
+def _outlay(ready: Ready | ReadyList | ReadySweep, sweep: str = "") -> Callable[[Plan], Outlay]:
     """Return the `Sending.outlay` of a job or sweep, or of a trial of `sweep`."""
     settings = ready.where.settings
 
@@ -432,6 +485,16 @@ def _outlay(ready: Ready | ReadySweep, sweep: str = "") -> Callable[[Plan], Outl
         return outlay_of(ready.spending(plan), settings, is_asked=True)._replace(sweep=sweep)
 
     return outlay
+
+
+def _check_caps(ready: ReadyList, plan: Plan, store: Store) -> None:
+    """Raise UsageError if an entry of a list can spend more than a cap of its own target, or if
+    that is not known (CT073)."""
+    plans = ready.plans(plan.run_name)
+    for entry, its_plan in zip(ready.entries, plans, strict=True):
+        outlay = _outlay(entry)(its_plan)
+        if outlay.check is not None:
+            outlay.check(store.committed(its_plan.target))
 
 
 def _outlay_of_record(record: JobRecord, here: Settings) -> Callable[[Plan], Outlay]:

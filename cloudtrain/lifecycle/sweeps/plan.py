@@ -54,6 +54,11 @@ def prepare_sweep(
         problem = Problem(("search",), message, hint, code="CT060")
         raise _refused([problem], place_of)
 
+    if sweep.job.capacity is not None:
+        message = "the trials of a sweep have no alternatives"
+        problem = Problem(("job", "capacity"), message, "remove `capacity`", code="CT074")
+        raise _refused([problem], place_of)
+
     original_job = anchored(sweep.job.from_folder(sweep.folder), where.here.cwd)
     job = sweep.trial_job(propose(sweep, 1)).from_folder(sweep.folder)
     in_job: PlaceOf | None = (

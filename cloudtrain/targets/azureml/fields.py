@@ -401,6 +401,9 @@ FIELDS: tuple[Field, ...] = (
     ),
     Field("", "limits.jobLimitsType"),
     Field("max_runtime", "limits.timeout", "limits.timeout", SECONDS, tool=_TIMEOUT),
+    Field("capacity.alternatives"),
+    Field("capacity.wait"),
+    Field("capacity.give_up_after"),
     Field("spot", "queueSettings.jobTier", "queue_settings.job_tier", None, tool=_SDK_TIERS),
     Field("settings.job_tier", "queueSettings.jobTier", codec=_TIERS),
     Field(

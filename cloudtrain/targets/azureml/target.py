@@ -58,6 +58,7 @@ class AzureMLTarget(Target):
         "cloudtrain.targets.azureml.rules.data "
         "cloudtrain.targets.azureml.rules.container",
         "online": "cloudtrain.targets.azureml.service.online",
+        "capacity": "cloudtrain.targets.azureml.service.status:CAPACITY",
         "table": "cloudtrain.targets.azureml.catalogue:TABLE",
         "forms": "cloudtrain.targets.azureml.export:forms_of",
         "export": "cloudtrain.targets.azureml.export:AzureMLExports",

@@ -19,6 +19,9 @@ _IS_STORED = Needless("the store keeps it")
 _ONE_COPY = NoEffect("the script reads the files where they are")
 _NO_ASSET = NoEffect("this machine has no store of assets")
 _NO_IMAGE = NoEffect("the script runs with an interpreter of this machine, without a container")
+_HAS_CAPACITY = NoEffect(
+    "this machine never lacks capacity", "put this machine last in the list of another target"
+)
 _ONE_PLACE = NoEffect("all instances run on this machine")
 
 _ROWS: dict[str, str | Effect] = {
@@ -89,6 +92,9 @@ _ROWS: dict[str, str | Effect] = {
     "checkpoint": "directories",
     "checkpoint.keep": "processes.*.env",
     # Limits and metrics.
+    "capacity.alternatives": _HAS_CAPACITY,
+    "capacity.wait": _HAS_CAPACITY,
+    "capacity.give_up_after": _HAS_CAPACITY,
     "spot": Needless("nobody takes this machine away; `rehearse` tests an interruption"),
     "max_runtime": "max_runtime",
     "stop_when_stalled": "processes.*.env",

@@ -413,6 +413,9 @@ TRAINING_FIELDS = (
         "encrypt_inter_container_traffic",
         FILLED,
     ),
+    Field("capacity.alternatives"),
+    Field("capacity.wait"),
+    Field("capacity.give_up_after"),
     Field("spot", SPOT, "use_spot_instances", _SPOT),
     Field(
         "settings.remote_debug",

@@ -52,6 +52,7 @@ class SageMakerTarget(Target):
             f"{_HERE}.rules.{name}" for name in ("machines", "distribution", "script", "data")
         ),
         "online": f"{_HERE}.service.online",
+        "capacity": f"{_HERE}.service.service:CAPACITY",
         "table": f"{_HERE}.catalogue.shapes:TABLE",
         "forms": f"{_HERE}.plan:forms_of",
         "export": f"{_HERE}.export.trainer:SageMakerExports",

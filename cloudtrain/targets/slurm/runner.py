@@ -16,6 +16,7 @@ from typing import IO
 from cloudtrain.documents.document import load_table
 from cloudtrain.errors import TargetError, TargetUnavailable, TargetUnreachable
 from cloudtrain.system.private import make_private_folder, require_own
+from cloudtrain.targets.capacity import read_words
 from cloudtrain.targets.common.remote import remote_line
 from cloudtrain.targets.common.tracebacks import shorten_line
 from cloudtrain.targets.slurm.shell import shell_script
@@ -69,6 +70,7 @@ TIMEOUT = 180.0
 """Time limit in seconds for a script that transfers no file."""
 
 WORDS = load_table(__file__, "words.toml")
+CAPACITY = read_words(__file__)
 """What Slurm's words and the scripts' exit codes mean."""
 
 _COMMAND = r"^(?:\w+: )?error: |^(?:-?bash|cloudtrain): (?:line \d+: )?"

@@ -38,6 +38,7 @@ class SlurmTarget(Target):
     parts: ClassVar[Mapping[str, str]] = {
         "rules": "cloudtrain.targets.slurm.rules",
         "online": "cloudtrain.targets.slurm.online",
+        "capacity": "cloudtrain.targets.slurm.runner:CAPACITY",
         "forms": "cloudtrain.targets.slurm.compile:forms_of",
         "batch": "cloudtrain.targets.slurm.adopt:batch_settings",
         "container": "cloudtrain.targets.slurm.adopt:container_settings",

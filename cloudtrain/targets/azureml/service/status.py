@@ -26,6 +26,7 @@ from cloudtrain.rules.engine import mapping_at, value_at
 from cloudtrain.targets.azureml.reading import Body
 from cloudtrain.targets.azureml.service.logs import LogFile, RunLog
 from cloudtrain.targets.azureml.service.provider_errors import detail_messages, error_fields
+from cloudtrain.targets.capacity import read_words
 from cloudtrain.targets.common.tracebacks import PEER_LOST, error_in, shorten_line
 
 # The reason of a failed run, in one line, from the service's message and the failed rank's last
@@ -204,6 +205,7 @@ def _unpack(message: str) -> str:
 # State, times, reason and cost.
 
 _TABLES = load_table(__file__, "states.toml")
+CAPACITY = read_words(__file__)
 STATES: dict[str, RunState] = {word: RunState(ours) for word, ours in _TABLES["states"].items()}
 _WHY: dict[str, str] = _TABLES["reasons"]
 

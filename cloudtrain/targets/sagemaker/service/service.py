@@ -30,6 +30,7 @@ from cloudtrain.plans.plan import Finding, Plan, Upload
 from cloudtrain.plans.progress import ListedRun, LogLine, OnStatus, RunStatus, Transition
 from cloudtrain.plans.states import RunRef, RunState
 from cloudtrain.signals.readers.fields import Scalar
+from cloudtrain.targets.capacity import read_words
 from cloudtrain.targets.common.services import (
     Denied,
     NotThere,
@@ -189,6 +190,8 @@ STATES: dict[str, dict[str, RunState]] = {
 }
 """Maps the service's states to those of runs: a job's primary and secondary status, and a tuning
 job's status."""
+
+CAPACITY = read_words(__file__)
 
 _BILLED_FROM = ("Downloading", "DownloadingTrainingImage", "Training")
 """Billing starts with the first of these phases; looking for instances is free."""
