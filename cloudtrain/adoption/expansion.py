@@ -337,9 +337,9 @@ class WordReader:
     ) -> list[str] | None:
         """Return the value of `${NAME:-WORD}` and the like."""
         if values is None and _OF_SHELL.fullmatch(name):
-            default = "".join(self._default(word, quoted=quoted))
-            if symbol[-1] == "=" and _SAFE.fullmatch(default):
-                self.variables[name] = unknown(f"${{{name}{symbol[:-1]}-{default}}}")
+            text = "".join(self._default(word, quoted=quoted))
+            if symbol[-1] == "=" and _SAFE.fullmatch(text):
+                self.variables[name] = unknown(f"${{{name}{symbol[:-1]}-{text}}}")
             return None
         has_colon = symbol[0] == ":"
         if values and has_colon and not any(value and has_known(value) for value in values):

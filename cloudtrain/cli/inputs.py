@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from shlex import split
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import cloudtrain as ct
 from cloudtrain.api import load_job_file, plan_in
@@ -117,7 +117,7 @@ def _alternative(text: str) -> Alternative:
         if name in ("target", "profile", "wait"):
             fields[name] = value
         elif name.startswith("settings."):
-            settings[name.removeprefix("settings.")] = read_scalar(value)
+            settings[name.removeprefix("settings.")] = cast("Json", read_scalar(value))
         else:
             changes.append(word)
     return Alternative(set=changes, settings=settings, **fields)

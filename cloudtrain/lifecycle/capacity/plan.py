@@ -25,9 +25,8 @@ from cloudtrain.lifecycle.preparing.prepare import NAMELESS, PlaceOf, Ready, pla
 from cloudtrain.lifecycle.store.records import JobRecord, Label
 from cloudtrain.lifecycle.sweeps.service import trial_name
 from cloudtrain.machines.spending import Spending
-from cloudtrain.plans.plan import Finding, Numbers, Plan
+from cloudtrain.plans.plan import Finding, Level, Numbers, Plan
 from cloudtrain.plans.states import CAPACITY, RunRef
-from cloudtrain.rules.engine import Level
 from cloudtrain.system.git import Commit
 from cloudtrain.targets.capacity import can_lack
 from cloudtrain.targets.common.compiling import run_name, submission_key

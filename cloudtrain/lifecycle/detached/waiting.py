@@ -71,7 +71,7 @@ class Order:
         """Return the order as JSON. Uploads of local data are left out, because they are already
         done; a try is uploaded when its turn comes."""
         done = [item for item in self.plan.uploads if item.kind != "data"]
-        order = {
+        order: dict[str, object] = {
             "plan": _plan_data(self.plan, done),
             "after": list(map(str, self.after)),
             "bundle": self.bundle,

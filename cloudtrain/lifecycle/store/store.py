@@ -526,9 +526,7 @@ class Store:
         rows = self._of_runs("folder", "origins", changed_since)
         return {as_text(name): as_text(folder) for name, folder in rows}
 
-    def _of_runs(
-        self, columns: str, table: str, changed_since: int | None
-    ) -> Iterable[tuple[Any, ...]]:
+    def _of_runs(self, columns: str, table: str, changed_since: int | None) -> sqlite3.Cursor:
         """Return the name and these columns of each row of a table about runs; with
         `changed_since`, only of runs that changed after that revision."""
         query = f"SELECT name, {columns} FROM {table}"
