@@ -93,9 +93,9 @@ _NOT_A_METRIC = re.compile(
     r"weight(?!.* loss)|coef|thresh|alpha|smooth(?!_?l1)|_fn|_func|scaler|interval|freq|ratio_"
     r"|factor|limit|patience|^(?:max|min)(?:imum)?[ _]|gamma|decay(?!.* loss)|warmup|dim\b|size"
     r"|seed|(?:^|[^a-z])(?:num|n)_|loss[_ ]scale|(?:time|batch|reader)[_ -]cost|reward_scale|lambda"
-    r"|_thr(?:$|_)|^target|(?<!loss)_target|target_|^losses$|_type|version|port|eta\b|elapsed|remaining|improv|creased"
-    r"|from|best|worst|^with |^std$|saving|accumul|every|_id\b|^number|v_num|iterations|memory"
-    r"|mem$|cuda|gpu|device|criterion|(?<!dis)count|total_(?!loss|reward|return|acc|err)"
+    r"|_thr(?:$|_)|^target|(?<!loss)_target|target_|^losses$|_type|version|port|eta\b|elapsed"
+    r"|remaining|improv|creased|from|best|worst|^with |^std$|saving|accumul|every|_id\b|^number"
+    r"|v_num|iterations|memory|mem$|cuda|gpu|device|criterion|(?<!dis)count|total_(?!loss|reward|return|acc|err)"
     r"|precision_|pid|^ram$|progress|\.\.|eps\b|epsilon|beta"
 )
 _SPLIT = re.compile(

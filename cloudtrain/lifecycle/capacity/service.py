@@ -8,7 +8,7 @@ The design, in the order of what happens:
   request of every entry. The key of the list is the hash of all of them, so a list is submitted
   exactly once, as any job, by `send_once`. What it takes of the caps is its dearest entry.
 * `CapacityService` takes a list. It writes an `Order` with all requests into a folder, and starts
-  the watcher of waiting runs (`lifecycle/capacity_driver.py`).
+  the watcher of waiting runs (`lifecycle/watcher.py`).
 * The watcher sends one try after the other. Each is a submission of its own, with the key `trial:`,
   the list's name and its number, through this user's run store. So a try is sent exactly once too,
   and if the watcher dies, the store and the target know whether it was sent.
@@ -106,7 +106,6 @@ class CapacityService(ChainService):
     """The service for lists of alternatives. `order_of` returns the order of a list's plan, and
     `trees` are the codes of its entries."""
 
-    driver = "cloudtrain.lifecycle.capacity_driver"
     what = "list of alternatives"
 
     def __init__(

@@ -11,7 +11,6 @@ import pytest
 
 import cloudtrain as ct
 from cloudtrain.lifecycle.capacity.service import CapacityService
-from cloudtrain.lifecycle.capacity_driver import ListWatcher
 from cloudtrain.lifecycle.detached.driven import DrivenFolder
 from cloudtrain.lifecycle.watcher import watch
 from tests.fakes.azureml import FakeAzure
@@ -82,7 +81,7 @@ def driven(monkeypatch: pytest.MonkeyPatch, state_dir: Path) -> Callable[..., ct
     monkeypatch.setattr(CapacityService, "_start", lambda _self, _folder: None)
 
     def drive(run: ct.Run, moment: Callable[[str], None] = lambda _: None) -> None:
-        watch(DrivenFolder(state_dir, "chain", run.name), lambda: None, moment, ListWatcher)
+        watch(DrivenFolder(state_dir, "chain", run.name), lambda: None, moment)
 
     def submit(job: ct.TrainingJob, target: Any = SAGEMAKER, **options: Any) -> ct.Run:
         moment = options.pop("moment", lambda _: None)

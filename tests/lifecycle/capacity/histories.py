@@ -36,15 +36,15 @@ from typing import Any
 from unittest.mock import patch
 
 from cloudtrain.errors import NameTaken, TargetError, TargetUnreachable
-from cloudtrain.lifecycle import capacity_driver, watcher
+from cloudtrain.lifecycle import watcher
 from cloudtrain.lifecycle.capacity.service import read_attempts
-from cloudtrain.lifecycle.capacity_driver import ListWatcher
 from cloudtrain.lifecycle.detached.driven import DrivenFolder
 from cloudtrain.lifecycle.detached.waiting import Order, Try
 from cloudtrain.lifecycle.store.records import JobRecord
 from cloudtrain.lifecycle.store.schema import migrate
 from cloudtrain.lifecycle.store.store import Store
 from cloudtrain.lifecycle.submission.once import recover
+from cloudtrain.lifecycle.watcher import ListWatcher
 from cloudtrain.plans.plan import Plan
 from cloudtrain.plans.progress import RunStatus
 from cloudtrain.plans.states import RunRef, RunState
@@ -293,10 +293,8 @@ def simulated(world: World) -> Iterator[None]:
         "part": lambda _target, _kind: WORDS,
         "time": clock,
     }
-    watcher_changes = {"open_store": open_store, "service_of": service_of, "time": clock}
     with (
-        patch.multiple(capacity_driver, **changes),
-        patch.multiple(watcher, **watcher_changes),
+        patch.multiple(watcher, **changes),
         patch.multiple(SimulatedWatcher, world=world, create=True),
         patch("os.fsync", lambda _: None),
     ):

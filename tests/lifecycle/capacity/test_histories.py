@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.lifecycle import capacity_driver
+from cloudtrain.lifecycle import watcher
 from tests.lifecycle.capacity.histories import Difference, history
 
 SEED = int(os.environ.get("CLOUDTRAIN_TEST_SEED", "1"))
@@ -26,13 +26,13 @@ def test_a_list_that_moves_on_without_an_answer_is_found(
 ) -> None:
     """With a watcher that takes silence for a refusal."""
 
-    def wait(self: capacity_driver.ListWatcher, _: str) -> None:
+    def wait(self: watcher.ListWatcher, _: str) -> None:
         attempt = self._attempts[-1]
         if attempt.sent is None:
             self._finish(attempt, "it does not answer")
         self._sleep()
 
-    monkeypatch.setattr(capacity_driver.ListWatcher, "_wait", wait)
+    monkeypatch.setattr(watcher.ListWatcher, "_wait", wait)
 
     def run_all() -> None:
         for seed in range(200):

@@ -8,7 +8,6 @@ import pytest
 
 import cloudtrain as ct
 from cloudtrain.lifecycle.capacity.service import CapacityService
-from cloudtrain.lifecycle.capacity_driver import ListWatcher
 from cloudtrain.lifecycle.detached.driven import DrivenFolder
 from cloudtrain.lifecycle.watcher import watch
 from tests.deadlines import DEADLINE
@@ -51,7 +50,7 @@ def test_from_a_cloud_to_the_cluster(
         )
         target = ct.SageMaker(region="eu-west-1", role=ROLE)
         run = ct.submit(job, target, online=False)
-        watch(DrivenFolder(state_dir, "chain", run.name), lambda: None, kind=ListWatcher)
+        watch(DrivenFolder(state_dir, "chain", run.name), lambda: None)
         status = run.wait(DEADLINE)
         first, second = status.transitions[:2]
         assert "account-level service limit" in (first.message or "")
