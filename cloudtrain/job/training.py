@@ -390,7 +390,7 @@ class Spot(Model):
 class Alternative(Model):
     """One more way to run the job, if there is no capacity for those before it: what differs."""
 
-    set: tuple[Text, ...] = ()
+    set: tuple[str, ...] = ()
     """Changes of the job, each as `--set` takes it: `resources.instance_type=ml.g5.12xlarge`,
     `spot=null`."""
     target: str | None = None

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import threading
 from itertools import takewhile
+from typing import Any
 
 from cloudtrain.api import costs
-from cloudtrain.documents import JsonObject
 from cloudtrain.errors import UsageError
 from cloudtrain.lifecycle.runs.costs import Sum, grouping, sums
 from cloudtrain.lifecycle.runs.overview import Overview, StoredRun, overview
 from cloudtrain.plans.chart import heights
 from cloudtrain.plans.progress import MetricSummary
 from cloudtrain.plans.states import RunState
+
+Row = dict[str, Any]
+"""A run, or what the page is told of runs, as JSON."""
 
 _LEVELS = "0123456789abcdef"
 """The heights of a trend, one character each: of 10,000 runs, numbers would take 6 MB."""
@@ -24,12 +27,12 @@ class Listing:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._revision: int | None = None
-        self._rows: dict[str, JsonObject] = {}
+        self._rows: dict[str, Row] = {}
         """By the run's name, the newest last."""
         self._changed: dict[str, int] = {}
         """The revision at which each row was read, the newest last."""
 
-    def runs(self, since: int | None = None, newest: int | None = None) -> JsonObject:
+    def runs(self, since: int | None = None, newest: int | None = None) -> Row:
         """Return the runs with what the store knows of them, newest first: all, those that changed
         after a revision, or the newest ones."""
         with self._lock:
@@ -56,14 +59,14 @@ class Listing:
             self._changed[name] = seen.revision
         self._revision = seen.revision
 
-    def _changed_since(self, since: int | None) -> list[JsonObject]:
+    def _changed_since(self, since: int | None) -> list[Row]:
         if since is None:
             return list(reversed(self._rows.values()))
         changed = takewhile(lambda item: item[1] > since, reversed(self._changed.items()))
         return [self._rows[name] for name, _ in changed]
 
 
-def _row(stored: StoredRun) -> JsonObject:
+def _row(stored: StoredRun) -> Row:
     """Return a run as JSON data. What is empty is left out, because the list is long."""
     record = stored.record
     summary = record.summary
@@ -93,7 +96,7 @@ def _row(stored: StoredRun) -> JsonObject:
     return {name: value for name, value in row.items() if value}
 
 
-def _main(summary: MetricSummary) -> JsonObject:
+def _main(summary: MetricSummary) -> Row:
     """Return what the list shows of the main metric."""
     levels = [_LEVELS[int(15 * height)] for height in heights(summary.trend)]
     return {

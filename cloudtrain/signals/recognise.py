@@ -95,8 +95,8 @@ _NOT_A_METRIC = re.compile(
     r"|seed|(?:^|[^a-z])(?:num|n)_|loss[_ ]scale|(?:time|batch|reader)[_ -]cost|reward_scale|lambda"
     r"|_thr(?:$|_)|^target|(?<!loss)_target|target_|^losses$|_type|version|port|eta\b|elapsed"
     r"|remaining|improv|creased|from|best|worst|^with |^std$|saving|accumul|every|_id\b|^number"
-    r"|v_num|iterations|memory|mem$|cuda|gpu|device|criterion|(?<!dis)count|total_(?!loss|reward|return|acc|err)"
-    r"|precision_|pid|^ram$|progress|\.\.|eps\b|epsilon|beta"
+    r"|v_num|iterations|memory|mem$|cuda|gpu|device|criterion|(?<!dis)count"
+    r"|total_(?!loss|reward|return|acc|err)|precision_|pid|^ram$|progress|\.\.|eps\b|epsilon|beta"
 )
 _SPLIT = re.compile(
     r"(?<![\w/.])(val(?:id(?:ation)?)?|test(?:ing)?|eval(?:uation)?|dev"

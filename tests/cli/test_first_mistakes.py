@@ -31,7 +31,7 @@ def said(cli: Cli, line: str) -> str:
 
 ANSWERS = {
     # an option of another command
-    "plan job.yaml --offline": "leave it out: a plan asks nobody",
+    "plan job.yaml --offline": "leave it out: a plan contacts no service",
     "check job.yaml --dry-run": "leave it out: a check sends nothing",
     "check job.yaml --short": "it is an option of `cloudtrain plan`",
     "plan job.yaml --detach": "it is an option of `cloudtrain submit`",

@@ -113,7 +113,8 @@ def taken(annotation: str) -> str:
     """What a field of this annotation takes."""
     text = re.sub(r"Annotated\[(\w+), Field\([^\]]*\)\]", r"\1", annotation)
     text = re.sub(r"dict\[", "Mapping[", text)
-    text = text.replace("tuple[InstanceGroup, ...]", "Sequence[InstanceGroup]")
+    for item in ("InstanceGroup", "Alternative"):
+        text = text.replace(f"tuple[{item}, ...]", f"Sequence[{item}]")
     names = {model.__name__: f"{model.__name__} | Fields" for model in models()} | TAKES
     pattern = "|".join(rf"(?<!['\w]){re.escape(name)}(?!['\w])" for name in names)
     return re.sub(pattern, lambda found: names[found[0]], text)

@@ -14,7 +14,14 @@ import cloudtrain as ct
 from cloudtrain.errors import JobError
 from cloudtrain.job.data import Checkpoint, Input, Output
 from cloudtrain.job.processing import ProcessingInput, ProcessingOutput
-from cloudtrain.job.training import Environment, Resources, Spot, Tracking, TrainingJob
+from cloudtrain.job.training import (
+    Capacity,
+    Environment,
+    Resources,
+    Spot,
+    Tracking,
+    TrainingJob,
+)
 from cloudtrain.lifecycle.store.records import labels_of
 from cloudtrain.plans.plan import Finding
 from cloudtrain.system.plugins import target_names
@@ -28,6 +35,7 @@ PARTS: dict[str, type[BaseModel]] = {
     "inputs.*": Input,
     "outputs.*": Output,
     "checkpoint": Checkpoint,
+    "capacity": Capacity,
     "spot": Spot,
     "tracking": Tracking,
 }
@@ -41,6 +49,7 @@ OF_ONE_KIND = {"distribution.added_property"}
 ONLY_SHOWN = {"description"}
 """Fields that rightly change nothing: people read them in the job."""
 
+LONGER: dict[str, Any] = {"alternatives": [{"set": ["max_runtime=2h"]}]}
 GROUPS = [{"name": "a", "instance_type": "ml.p4d.24xlarge", "instance_count": 2}]
 NUMPY = '[\n    { name = "numpy" },\n]\n'
 LOCK = (
@@ -118,6 +127,9 @@ VALUES: dict[str, Any] = {
     "checkpoint.slurm": "/data/checkpoint",
     "checkpoint.keep": {"checkpoint": {"keep": 5, "slurm": "/data/own"}},
     "distribution.added_property": {"distribution": {"type": "torch", "added_property": 3}},
+    "capacity.alternatives": {"capacity": LONGER},
+    "capacity.wait": {"capacity": LONGER | {"wait": "1h"}},
+    "capacity.give_up_after": {"capacity": LONGER | {"give_up_after": "1d"}},
     "spot.max_wait": "5h",
     "max_runtime": "2h",
     "stop_when_idle": "30m",
@@ -136,6 +148,8 @@ BESIDE: dict[str, dict[str, Any]] = {
     "bare_flags": {"hyperparameters": {"fast": True}},
     "environment.groups": {"environment": OF_PROJECT},
     "environment.extras": {"environment": OF_PROJECT},
+    "capacity.wait": {"capacity": LONGER},
+    "capacity.give_up_after": {"capacity": LONGER},
     "spot.max_wait": {"spot": {}},
 }
 """The fields that some values need beside them."""
