@@ -864,7 +864,7 @@ def _is_whole(record: JobRecord) -> bool:
     return all(isinstance(part, dict) for part in (*mappings, *plan["uploads"]))
 
 
-def _pack(value: Any) -> bytes:
+def _pack(value: object) -> bytes:
     """Compress JSON data for the store. Keys keep their order."""
     content = json.dumps(value, separators=(",", ":"))
     return zlib.compress(content.encode("ascii"), 1)
