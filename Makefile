@@ -62,8 +62,8 @@ test-part: export CLOUDTRAIN_TEST_METRIC_KILLS := 4
 test-part: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 --durations 12 $(MOVING) --first --share 2 --share-seed $(SEED) -m "(slow or hypothesis) and not ($(HEAVY) or parity or smoke)"
 	$(BIN)/python -m pytest -n 3 tests/lifecycle/submission/test_kill_sweep.py
-	$(BIN)/python -m pytest -n 2 --dist loadfile --durations 12 $(MOVING) --first -m "(mpi or wheel or awscli or slurm or notebook or browser) and not (torch or parity or smoke or slow)"
-	$(BIN)/python -m pytest -n 2 --dist loadfile --durations 12 $(MOVING) --share 10 --share-seed $(SEED) -m "torch and not (slurm or notebook or parity or smoke or slow)"
+	$(BIN)/python -m pytest -n 2 --dist loadfile --durations 12 $(MOVING) --first --share 2 --share-seed $(SEED) -m "(mpi or wheel or awscli or slurm or notebook or browser) and not (torch or parity or smoke or slow)"
+	$(BIN)/python -m pytest -n 2 --dist loadfile --durations 12 $(MOVING) --share 20 --share-seed $(SEED) -m "torch and not (slurm or notebook or parity or smoke or slow)"
 
 # Without PyTorch, real processes and kills.
 test-core: $(VENV)/.dev

@@ -145,6 +145,10 @@ WRITER = "_cloudtrain_writes_stack"
 """The function that is the innermost frame where a main thread wrote its stack between two
 instructions."""
 
+END = b"\n"
+"""The empty line after a stack that a main thread wrote itself. faulthandler, which writes line by
+line, ends with none."""
+
 _stacks: list[IO[bytes]] = []
 """The open file of stacks, which must stay open as long as the process lives."""
 
@@ -285,6 +289,7 @@ def _cloudtrain_writes_stack(*_: object) -> None:
     """Write the stack of the main thread, which runs this. Training goes on whatever happens."""
     with suppress(Exception):
         faulthandler.dump_traceback(_stacks[0], all_threads=False)
+        _stacks[0].write(END)
 
 
 def _caught_signals(pid: int) -> int:

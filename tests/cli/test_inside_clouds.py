@@ -256,7 +256,7 @@ def test_sagemaker_says_what_is_wrong(
     broken = PLUGIN.replace('if "command" in values:', "sys.exit(3)\nif False:")
     add(programs, "session-manager-plugin", broken)
     code, out, err = cli("exec", name, "--", "true")
-    assert (code, out, "nobody knows" in err) == (3, "", True)
+    assert (code, out, "exit code is unknown" in err) == (3, "", True)
 
     answers = fake.jobs.session
     monkeypatch.setattr(

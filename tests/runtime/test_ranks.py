@@ -113,12 +113,9 @@ def test_a_process_registers_no_stack_from_another_thread(tmp_path: Path) -> Non
 
 @needs_proc
 @pytest.mark.slow
-def test_a_busy_process_lives_through_a_thousand_looks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_busy_process_lives_through_a_thousand_looks(tmp_path: Path) -> None:
     """Two threads call and return all the time. One in a hundred looks ended the process, when faulthandler read frames
-    that changed."""
-    monkeypatch.setattr("cloudtrain.runtime.hangs.stacks._SETTLED", 0.001)
+    that changed. Each answer is whole, however slowly the process writes it."""
     script = (
         "import json, re, sys, threading; from cloudtrain import runtime; runtime.run_dir()\n"
         "is_over = threading.Event()\n"

@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from cloudtrain.runtime.proc import child_pids, stat_fields, state_of
-from cloudtrain.runtime.ranks import WRITER, RegisteredRank
+from cloudtrain.runtime.ranks import END, WRITER, RegisteredRank
 
 TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ _ANSWER = 2.0
 runs Python code, and does not come where it is in C code, as in a collective."""
 
 _SETTLED = 0.05
-"""Seconds after which a dump that does not grow is whole."""
+"""Seconds after which a dump that faulthandler wrote by itself and that does not grow is whole."""
 
 _PY_SPY = 10.0
 """Seconds that py-spy has for all threads of a process. It takes 0.06."""
@@ -126,36 +126,41 @@ class _Asked:
         assert rank.stacks is not None
         self.rank = rank.rank
         self._path = rank.stacks
-        self._start = self._size()
+        self._is_second = bool(after_first)
+        self._start = 0
+        with suppress(OSError):  # nothing was written yet
+            self._start = os.stat(self._path).st_size
         with suppress(OSError):  # it has just ended
             os.kill(rank.pid, rank.signal + after_first)
 
     def wait(self, deadline: float) -> list[Frame] | None:
-        """Return the frames; None if the dump has not begun at the deadline."""
-        size = self._size()
-        while size == self._start:
+        """Return the frames; None if there is no whole stack at the deadline."""
+        content = self._content()
+        while not self._is_whole(content):
             if time.monotonic() > deadline:
                 return None
             time.sleep(0.005)
-            size = self._size()
-        before = -1
-        while size != before:
-            time.sleep(_SETTLED)
-            before = size
-            size = self._size()
+            content = self._content()
+        return main_of_faulthandler(content.decode("utf-8", "replace"))
+
+    def _is_whole(self, content: bytes) -> bool:
+        """Return whether the main thread has written its stack to the end. faulthandler, which
+        answers the second signal by itself, marks no end."""
+        if content.endswith(b"\n" + END):
+            return True
+        if not content or not self._is_second:
+            return False
+        time.sleep(_SETTLED)
+        return self._content() == content
+
+    def _content(self) -> bytes:
+        """Return what was written after the signal."""
         try:
             with open(self._path, "rb") as file:
                 file.seek(self._start)
-                content = file.read()
+                return file.read()
         except OSError:
-            return None
-        return main_of_faulthandler(content.decode("utf-8", "replace"))
-
-    def _size(self) -> int:
-        try:
-            return os.stat(self._path).st_size
-        except OSError:
-            return 0
+            return b""
 
 
 def _ask_py_spy(program: str, pid: int) -> list[Frame] | None:
