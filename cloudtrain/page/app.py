@@ -66,7 +66,10 @@ def make_app() -> Starlette:
         feed.close()
 
     def runs(request: Request) -> Any:
-        return listing.runs(_number(request, "since"), _number(request, "newest"))
+        since = _number(request, "since")
+        newest = _number(request, "newest")
+        is_whole = since is None and newest is None
+        return listing.packed() if is_whole else listing.runs(since, newest)
 
     async def events(_: Request) -> Response:
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
@@ -123,7 +126,7 @@ def make_app() -> Starlette:
 def _read_first(listing: Listing) -> None:
     """Read the runs before a browser asks for them."""
     with suppress(CloudtrainError):  # the browser will be told
-        listing.runs(newest=0)
+        listing.packed()
 
 
 async def _index(_: Request) -> Response:
@@ -135,7 +138,8 @@ def _json(answer: Callable[[Request], Any]) -> Endpoint:
     `answer` runs in a thread."""
 
     def packed(request: Request) -> Packed:
-        return pack(answer(request))
+        value = answer(request)
+        return value if isinstance(value, Packed) else pack(value)
 
     async def endpoint(request: Request) -> Response:
         try:

@@ -10,6 +10,7 @@ from cloudtrain.api import costs
 from cloudtrain.errors import UsageError
 from cloudtrain.lifecycle.runs.costs import Sum, grouping, sums
 from cloudtrain.lifecycle.runs.overview import Overview, StoredRun, overview
+from cloudtrain.page.forms import Packed, pack
 from cloudtrain.plans.chart import heights
 from cloudtrain.plans.progress import MetricSummary
 from cloudtrain.plans.states import RunState
@@ -31,6 +32,7 @@ class Listing:
         """By the run's name, the newest last."""
         self._changed: dict[str, int] = {}
         """The revision at which each row was read, the newest last."""
+        self._packed: Packed | None = None
 
     def runs(self, since: int | None = None, newest: int | None = None) -> Row:
         """Return the runs with what the store knows of them, newest first: all, those that changed
@@ -40,6 +42,16 @@ class Listing:
             rows = self._changed_since(since)
             return {"revision": self._revision, "number": number, "runs": rows[:newest]}
 
+    def packed(self) -> Packed:
+        """Return all runs as they are sent. Until something changes, they are packed once: 10,000
+        take 0.1 s."""
+        with self._lock:
+            number = self._update()
+            if self._packed is None:
+                rows = self._changed_since(None)
+                self._packed = pack({"revision": self._revision, "number": number, "runs": rows})
+            return self._packed
+
     def _update(self) -> int:
         """Read what has changed, and return how many runs there are."""
         seen = overview(changed_since=self._revision)
@@ -47,6 +59,7 @@ class Listing:
         if len(self._rows) != seen.number:  # some were removed
             self._rows.clear()
             self._changed.clear()
+            self._revision = None
             seen = overview()
             self._take(seen)
         return seen.number
@@ -57,6 +70,8 @@ class Listing:
             self._rows[name] = _row(stored)
             self._changed.pop(name, None)
             self._changed[name] = seen.revision
+        if seen.revision != self._revision:
+            self._packed = None
         self._revision = seen.revision
 
     def _changed_since(self, since: int | None) -> list[Row]:

@@ -279,6 +279,7 @@ def test_only_what_changed_is_listed(app: Any, state_dir: Path) -> None:
     left = get(app, since)
     assert (left["number"], [row["name"] for row in left["runs"]]) == (1, ["job-1-1"])
     assert left["revision"] > whole["revision"]
+    assert get(app, "/api/runs") == left
 
 
 def test_the_cost_of_a_run_that_lasts_is_its_price(app: Any, state_dir: Path) -> None:
