@@ -35,7 +35,7 @@ from cloudtrain.targets.contract import RunFolders
 from cloudtrain.targets.registry import usable_target
 from cloudtrain.targets.settings import Settings, read_environment
 
-_TICK = 2.0
+_TICK = 4.0
 """Seconds between two looks at the outbox, and at the runs on this machine."""
 
 _FIRST_PAUSE = 5.0
