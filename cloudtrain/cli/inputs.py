@@ -318,7 +318,30 @@ def target_of(options: SubmitOptions) -> Where:
     place = where(name, near=near, profile=options.profile)
     target = place.settings
 
-    typed = dict[str, Any]()
+    typed = _typed_settings(options, target, is_script)
+    if is_script and _needs_no_launcher(options, target):
+        typed["launcher"] = "python"
+        say(
+            f"`{options.job}` runs as with `python`, in one process: there is no GPU; `--nproc "
+            "2` starts two processes"
+        )
+    if not typed:
+        return place
+
+    python = typed.get("python")
+    if isinstance(python, str) and os.sep in python and not python.startswith("conda:"):
+        typed["python"] = str(expand_home(python).absolute())
+    flags = {_SETTINGS.get(option, option): value for option, value in typed.items()}
+    settings = place.here.target(name, profile=options.profile, **flags)
+    return Where.of(settings, place.here, profile=options.profile)
+
+
+def _typed_settings(
+    options: SubmitOptions, target: TargetSettings, is_script: bool
+) -> dict[str, object]:
+    """Return the options that are settings of the target, by their names. Raises UsageError for one
+    that is given twice, or that the target does not have."""
+    typed = dict[str, object]()
     for option in _OF_THE_TARGET:
         value = getattr(options, option)
         if value is None:
@@ -334,22 +357,7 @@ def target_of(options: SubmitOptions) -> Where:
             if option not in _ALSO_ELSEWHERE or option not in type(target).model_fields:
                 raise _works_only_here(option, value, target.type)
         typed[option] = value
-
-    if is_script and _needs_no_launcher(options, target):
-        typed["launcher"] = "python"
-        say(
-            f"`{options.job}` runs as with `python`, in one process: there is no GPU; `--nproc "
-            "2` starts two processes"
-        )
-    if not typed:
-        return place
-
-    python = typed.get("python")
-    if python is not None and os.sep in python and not python.startswith("conda:"):
-        typed["python"] = str(expand_home(python).absolute())
-    flags = {_SETTINGS.get(option, option): value for option, value in typed.items()}
-    settings = place.here.target(name, profile=options.profile, **flags)
-    return Where.of(settings, place.here, profile=options.profile)
+    return typed
 
 
 def _needs_no_launcher(options: SubmitOptions, target: TargetSettings) -> bool:

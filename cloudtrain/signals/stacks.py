@@ -29,7 +29,8 @@ def _lines_of(look: Look) -> list[str]:
 
 
 def stacks_json(looks: Sequence[Look]) -> JsonObject:
-    """Return the same as data. `held_up_by` holds the ranks that hold the others up."""
+    """Return what `stacks_document` shows as JSON data. `held_up_by` holds the ranks that hold the
+    others up."""
     verdict = judge(looks)
     ranks = []
     for look in looks:
