@@ -25,6 +25,8 @@ BATCH = 1_000
 """Lines that are read at a time."""
 MAX_KEYS = 10_000
 """Lines without their digits that are remembered."""
+MANY = 3
+"""Values that make a line one of metrics, even with an unknown name or a setting in it."""
 FAR_FROM_HEADER = 50
 """Lines after which a header no longer names the columns of a row, if none came."""
 
@@ -64,7 +66,7 @@ _PLAIN_METRIC = re.compile(
     r"ep(?:isode)?[_ ]?(?:ret|len|rew)|loss|perplex|accura|entropy|return(?!ed|ing)|"
     r"(?:^|[^a-z])(?:[a-z]*acc|acc@?\d?|\w+@\d+|ppl|nll|mse|"
     r"rmse|mae|f1|f[_-]?score|auc|auroc|m?ap(?:\d\d)?|ar|m?iou|dice|bleu\d?|rouge\w*|wer|cer|"
-    r"psnr|ssim|fid\w*|score|rew\w*|recall|precision|err(?:or)?|r2|(?:approx_?)?kl|min_?dcf|"
+    r"psnr|ssim|fid\w*|score|rew(?:ards?)?|recall|precision|err(?:or)?|r2|(?:approx_?)?kl|min_?dcf|"
     r"explained_var\w*|ep_len\w*|episode_len\w*|objective|returns?|kappa|mcc|pearson\w*|"
     r"spearman\w*|merror|logloss|epe|mpjpe|eer|exact_match|em|elbo|likelihood|"
     r"rank[-_ ]?\d+|s?ma[ps]e|bp[bcd]|chrf|meteor|lpips|crps|inertia|"
@@ -80,8 +82,9 @@ _BESIDE_METRICS = re.compile(
 )
 """Names that are believed without `=` or `:` in a line with a metric."""
 
-_TERM = re.compile(r"(?!(?:data|net|sen|bsz|wpb|and|at|in|over|to|took)$)[a-z]+")
-"""A part of a loss: `Sup 1.36 Unsup 0.24 mIoU 85.9`, if its line has metrics without signs."""
+_TERM = re.compile(r"(?!(?:data|net|sen|bsz|wpb|and|at|in|over|to|took)$)[a-z][a-z_]*")
+"""A part of a loss: `Sup 1.36 Unsup 0.24 mIoU 85.9`, if its line has metrics without signs or many
+of them."""
 _NEEDS_A_SIGN = re.compile(r"(?:^|\s)(?:err(?:or)?s?|score|cost|returns?|objective)$")
 _CONFIGURATION = re.compile(
     r"(?:^|\s)--[a-z]|::[a-z]|\b(?:Namespace|seed|batch[_ ]?size|num[_ ](?!updates|timesteps)\w+"
@@ -90,9 +93,10 @@ _CONFIGURATION = re.compile(
     r"|Argument|usage|imgsz|NCCL)\b"
 )
 _NOT_A_METRIC = re.compile(
-    r"weight(?!.* loss)|coef|thresh|alpha|smooth(?!_?l1)|_fn|_func|scaler|interval|freq|ratio_"
+    r"weight(?!.* loss)|coef|thresh|alpha|smooth(?!_?l1)|_fn|_func|scal(?:e|er|ing)(?![a-z])"
+    r"|interval(?! loss)|freq|ratio_|^(?:sum|min|max)$|overflow"
     r"|factor|limit|patience|^(?:max|min)(?:imum)?[ _]|gamma|decay(?!.* loss)|warmup|dim\b|size"
-    r"|seed|(?:^|[^a-z])(?:num|n)_|loss[_ ]scale|(?:time|batch|reader)[_ -]cost|reward_scale|lambda"
+    r"|seed|(?:^|[^a-z])(?:num|n)_|(?:batch|reader)[_ -]cost|time(?!s?tep)|lambda"
     r"|_thr(?:$|_)|^target|(?<!loss)_target|target_|^losses$|_type|version|port|eta\b|elapsed"
     r"|remaining|improv|creased|from|best|worst|^with |^std$|saving|accumul|every|_id\b|^number"
     r"|v_num|iterations|memory|mem$|cuda|gpu|device|criterion|(?<!dis)count"
@@ -146,13 +150,13 @@ _LABEL_START = re.compile(
     r"|(?<=[a-z]{5})\.\s+(?=[A-Z])|\bdone\.\s|^\s*[Tt]he\s|\s\("
 )
 _UNIT = re.compile(r"(?:[A-Za-z%°/]+|\s?(?:ms|s|sec|%|it/s|s/it)\b)\)?(?=\.?[\s,;:|()\[\]}'\"]|$)")
-_NO_VALUE = re.compile(r" ?(?:ms|s|secs?|seconds|minutes)\b|,\d")
-"""What follows a duration, and the first half of `0,25`."""
+_NO_VALUE = re.compile(r" ?(?:ms|s|secs?|seconds|min(?:ute)?s?|hours?|[a-z]+/s(?:ec)?)\b|,\d")
+"""What follows a duration, a rate, and the first half of `0,25`."""
 _NAME_AFTER = re.compile(r"\s+(?:=\s+)?([A-Za-z][A-Za-z ]*[A-Za-z])\s*(?:[(,]|$)")
 """The name in `0.8 = Validation score` and in `0.25 avg loss,`."""
 _NAME_STARTS = r"(?<![\w/.-])"
 _QUALIFIED = re.compile(r"\((\w+)\)\s*(@\[[^\]]*\])$")
-_NOT_A_NAME = "(*% '\"=>.#-━╸╺─█▏▎▍▌▋▊▉░▕"
+_NOT_A_NAME = "(<*% '\"=>.#-━╸╺─█▏▎▍▌▋▊▉░▕"
 _NOT_IN_NAMES = re.compile(r"[^\w/.@%+-]+")
 _CELLS = {
     "|": re.compile(r"[^|│┃┆\s\[][^|│┃┆]*"),
@@ -232,7 +236,7 @@ class _Number(NamedTuple):
         number = self.match["number"]
         if self.match.string[self.match.end() :][:1].strip() == "":
             number = number.removesuffix(".")  # of a sentence
-        return number.isdigit()
+        return number.replace(",", "").isdigit()
 
 
 class Recogniser:
@@ -330,7 +334,8 @@ class Recogniser:
 
     def _read(self, number: int, line: str, key: bytes) -> Iterator[LineBlock]:
         """Yield what a line says whose form is not known by its letters."""
-        parts = [line.replace("#011", "\t")]
+        line = line.replace("#011", "\t")
+        parts = [line]
         is_redrawn = "\r" in line or "\b" in line or "\x1b" in line
         if is_redrawn:
             parts = _REDRAWN.split(_ANSI.sub("", line))
@@ -443,7 +448,12 @@ class Recogniser:
             metrics = sum(1 for name in names if _METRIC.search(name))
             enough = metrics and (places or metrics > 1)
             if separator == " ":
-                enough = enough and len(names) > 2 and _is_place(names[0])
+                enough = (
+                    enough
+                    and len(names) > 2
+                    and _is_place(names[0])
+                    and not re.search(r"\(\d", text)
+                )
             if enough and max(map(len, names)) < 40:
                 if names != self._header:
                     # Rows look alike, whatever their columns are called.
@@ -574,12 +584,12 @@ def _found(text: str, begin: int) -> list[_Found]:
     numbers = _numbers(text, begin)
     exact = _named_places(numbers)
     loose = _unnamed_places(text, begin, numbers)
-    settings = _CONFIGURATION.findall(text, begin)
-    if len(settings) > 1 or (settings and not exact):
-        return []
-
     roles = {item.role for item in exact + loose}
     measures = _measures(text, begin, numbers, placed=bool(roles & {":step", ":epoch"}))
+    settings = _CONFIGURATION.findall(text, begin)
+    if len(settings) > 1 or (settings and not exact and len(measures) < MANY):
+        return []
+
     if measures or ":percent" in roles:
         return _once(measures + exact + loose)
     return _once(exact)
@@ -648,7 +658,8 @@ def _measures(text: str, begin: int, numbers: list[_Number], *, placed: bool) ->
     for number in numbers:
         name = number.name.lower()
         percent = number.match["percent"]
-        if percent and text[number.match.end() :][:1] == "|":
+        end = number.match.end()
+        if _NO_VALUE.match(text, end) or (percent and text.startswith(("|", "["), end)):
             continue
         unnamed = percent or not name[:1].isalpha() or _is_place(name.removesuffix("s"))
         if pending and unnamed and (percent or number.explicit):
@@ -675,6 +686,8 @@ def _measures(text: str, begin: int, numbers: list[_Number], *, placed: bool) ->
     if placed and not found:
         found = [item for item in beside if not _BESIDE_METRICS.search(item.role)]
         beside = [item for item in beside if item not in found]
+        if len(terms) >= MANY:
+            found += terms
     if not found:
         return []
     if has_bare:
@@ -707,9 +720,6 @@ def _with_splits(text: str, begin: int, found: list[_Found], beside: list[_Found
 
 def _believable(number: _Number, name: str, *, placed: bool) -> bool:
     """Return whether a number with this name is a metric."""
-    match = number.match
-    if _NO_VALUE.match(match.string, match.end()):
-        return False
     if placed:
         return bool(_METRIC.search(name))
     if not _PLAIN_METRIC.search(name):
