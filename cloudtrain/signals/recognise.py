@@ -83,8 +83,8 @@ _BESIDE_METRICS = re.compile(
 """Names that are believed without `=` or `:` in a line with a metric."""
 
 _TERM = re.compile(r"(?!(?:data|net|sen|bsz|wpb|and|at|in|over|to|took)$)[a-z][a-z_]*")
-"""A part of a loss: `Sup 1.36 Unsup 0.24 mIoU 85.9`, if its line has metrics without signs or many
-of them."""
+"""A part of a loss: `Sup 1.36 Unsup 0.24 mIoU 85.9`, if its line has metrics without signs, or
+many such parts between bars."""
 _NEEDS_A_SIGN = re.compile(r"(?:^|\s)(?:err(?:or)?s?|score|cost|returns?|objective)$")
 _CONFIGURATION = re.compile(
     r"(?:^|\s)--[a-z]|::[a-z]|\b(?:Namespace|seed|batch[_ ]?size|num[_ ](?!updates|timesteps)\w+"
@@ -686,7 +686,7 @@ def _measures(text: str, begin: int, numbers: list[_Number], *, placed: bool) ->
     if placed and not found:
         found = [item for item in beside if not _BESIDE_METRICS.search(item.role)]
         beside = [item for item in beside if item not in found]
-        if len(terms) >= MANY:
+        if len(terms) >= MANY and _NAMED_CELL.search(text, begin):
             found += terms
     if not found:
         return []
