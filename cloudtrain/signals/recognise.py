@@ -66,7 +66,7 @@ _PLAIN_METRIC = re.compile(
     r"ep(?:isode)?[_ ]?(?:ret|len|rew)|loss|perplex|accura|entropy|return(?!ed|ing)|"
     r"(?:^|[^a-z])(?:[a-z]*acc|acc@?\d?|\w+@\d+|ppl|nll|mse|"
     r"rmse|mae|f1|f[_-]?score|auc|auroc|m?ap(?:\d\d)?|ar|m?iou|dice|bleu\d?|rouge\w*|wer|cer|"
-    r"psnr|ssim|fid\w*|score|rew(?:ards?)?|recall|precision|err(?:or)?|r2|(?:approx_?)?kl|min_?dcf|"
+    r"psnr|ssim|fid\w*|score|rew(?:ards?)?|recall|prec(?:ision)?|err(?:or)?|r2|(?:approx_?)?kl|min_?dcf|"
     r"explained_var\w*|ep_len\w*|episode_len\w*|objective|returns?|kappa|mcc|pearson\w*|"
     r"spearman\w*|merror|logloss|epe|mpjpe|eer|exact_match|em|elbo|likelihood|"
     r"rank[-_ ]?\d+|s?ma[ps]e|bp[bcd]|chrf|meteor|lpips|crps|inertia|"
@@ -93,11 +93,11 @@ _CONFIGURATION = re.compile(
     r"|Argument|usage|imgsz|NCCL)\b"
 )
 _NOT_A_METRIC = re.compile(
-    r"weight(?!.* loss)|coef|thresh|alpha|smooth(?!_?l1)|_fn|_func|scal(?:e|er|ing)(?![a-z])"
+    r"weight(?!.* loss)|coef|thresh|alpha|smooth(?!_?l1)|_f(?:n|unc)$|scal(?:e|er|ing)(?![a-z])"
     r"|interval(?! loss)|freq|ratio_|^(?:sum|min|max)$|overflow"
     r"|factor|limit|patience|^(?:max|min)(?:imum)?[ _]|gamma|decay(?!.* loss)|warmup|dim\b|size"
     r"|seed|(?:^|[^a-z])(?:num|n)_|(?:batch|reader)[_ -]cost|time(?!s?tep)|lambda"
-    r"|_thr(?:$|_)|^target|(?<!loss)_target|target_|^losses$|_type|version|port|eta\b|elapsed"
+    r"|_thr(?:$|_)|^target|(?<!loss)_target|target_|^losses$|_type|version|port|(?<![a-z])eta\b|elapsed"
     r"|remaining|improv|creased|from|best|worst|^with |^std$|saving|accumul|every|_id\b|^number"
     r"|v_num|iterations|memory|mem$|cuda|gpu|device|criterion|(?<!dis)count"
     r"|total_(?!loss|reward|return|acc|err)|precision_|pid|^ram$|progress|\.\.|eps\b|epsilon|beta"
@@ -113,16 +113,16 @@ _IN_BRACKETS = re.compile(r"\s\([^()]*\)")
 _HAS_SPLIT = re.compile(r"(?:^|[^a-z])(?:val(?!u)|test|eval|dev|train)")
 _IDENTIFIER = re.compile(r"^.*\s(?=\w+[_/]\w+$)")
 """What stands before a name that is an identifier: `CV info cv_loss 0.5`."""
-_CUT = re.compile(r"\s(?:of|at|on|after|for|in)(?:\s.*|$)|\sper\s.*", re.IGNORECASE)
+_CUT = re.compile(r"\s(?:of|at|on|after|for|in)(?:\s.*|$)|\sper\s.*|\s[./~]\S*/.*", re.IGNORECASE)
 
 # The grammar --------------------------------------------------------------------------------------
 
 _NUMBER = r"[-+]?(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _TOKEN = re.compile(
-    rf"@\[[^\]]*\]|(?<![\w@.^-])(?P<number>{_NUMBER}"
+    rf"@\[[^\]]*\]|\(k=\d+\)|(?<![\w@.^-])(?P<number>{_NUMBER}"
     r"|[-+]?(?:nan|NaN|NAN|inf|Inf|Infinity)(?![\w.]))"
     r"(?!\d|\.\d|[A-Za-z_]+\d|[A-Za-z_]+[:=]|-[A-Za-z]|/[A-Za-z.])"
-    r"(?:\s*(?:/|\bof\b)\s*(?P<total>\d[\d,]*)(?![\w.]))?(?P<percent>\s?%)?"
+    r"(?:\s*(?:/|\bof\b)\s*(?P<total>\d[\d,]*(?:\.0)?)(?![\w.]))?(?P<percent>\s?%)?"
 )
 _ANY_NUMBER = r"([-+.\d][-+.\deE]*|[-+]?[nNiI][aAnN][nNfF]\w*)"
 _A_NUMBER = r"([-+]?[0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?|nan|inf)"
@@ -156,6 +156,9 @@ _NAME_AFTER = re.compile(r"\s+(?:=\s+)?([A-Za-z][A-Za-z ]*[A-Za-z])\s*(?:[(,]|$)
 """The name in `0.8 = Validation score` and in `0.25 avg loss,`."""
 _NAME_STARTS = r"(?<![\w/.-])"
 _QUALIFIED = re.compile(r"\((\w+)\)\s*(@\[[^\]]*\])$")
+_AT = re.compile(r"(\w+)\(k=(\d+)\)$")
+_INDEX_ENDS = re.compile(r"\s*\]\s*[:=]")
+"""What follows the step in `loss[ 20 ]: 0.5`."""
 _NOT_A_NAME = "(<*% '\"=>.#-━╸╺─█▏▎▍▌▋▊▉░▕"
 _NOT_IN_NAMES = re.compile(r"[^\w/.@%+-]+")
 _CELLS = {
@@ -334,7 +337,7 @@ class Recogniser:
 
     def _read(self, number: int, line: str, key: bytes) -> Iterator[LineBlock]:
         """Yield what a line says whose form is not known by its letters."""
-        line = line.replace("#011", "\t")
+        line = line.replace("#011", "\t").replace("\xa0", " ")
         parts = [line]
         is_redrawn = "\r" in line or "\b" in line or "\x1b" in line
         if is_redrawn:
@@ -568,6 +571,8 @@ def _named(text: str, begin: int, end: int, match: re.Match[str]) -> _Number:
     explicit = bool(_SIGN.search(separator))
 
     name = _LABEL_START.split(_IN_BRACKETS.sub("", label))[-1].strip(_NOT_A_NAME)
+    if at := _AT.search(label):
+        name = f"{at[1]}@{at[2]}"
     if qualified := _QUALIFIED.search(label):
         name = qualified[1] + qualified[2].replace(" ", "")
     if "|" in separator and not is_first and between.lstrip()[:1].isalpha():
@@ -662,19 +667,21 @@ def _measures(text: str, begin: int, numbers: list[_Number], *, placed: bool) ->
         if _NO_VALUE.match(text, end) or (percent and text.startswith(("|", "["), end)):
             continue
         unnamed = percent or not name[:1].isalpha() or _is_place(name.removesuffix("s"))
+        counts = number.match["total"] or (number.whole and _INDEX_ENDS.match(text, end))
         if pending and unnamed and (percent or number.explicit):
             name = pending
             pending = ""
-        elif number.match["total"] or (_CUT.search(name) and number.whole and not number.explicit):
+        elif counts or (_CUT.search(name) and number.whole and not number.explicit):
             pending = _CUT.sub("", name)
-            if number.match["total"] and not _METRIC.search(pending):
+            if counts and not _METRIC.search(pending):
                 pending = ""
             continue
         name = _CUT.sub("", name)
         if not name[:1].isalpha() or _NOT_A_METRIC.search(name) or _is_place(name):
             continue
-        if not number.explicit:
-            name = _IDENTIFIER.sub("", name)
+        identifier = _IDENTIFIER.sub("", name)
+        if _METRIC.search(identifier) and (not number.explicit or _HAS_SPLIT.search(identifier)):
+            name = identifier
         item = _Found(*number.match.span("number"), name)
         if _believable(number, name, placed=placed):
             found.append(item)
@@ -730,7 +737,7 @@ def _believable(number: _Number, name: str, *, placed: bool) -> bool:
 
 
 _PIECES = re.compile(
-    r"(?P<verbatim>@\[[^\]]*\])|(?P<time>\0+)"
+    r"(?P<verbatim>@\[[^\]]*\]|\(k=\d+\))|(?P<time>\0+)"
     r"|(?P<string>\"[^\"]*[A-Za-z][^\"]*\"(?=\s*[,}]))"
     r"|(?P<bar>[=>.#━╸╺─█▏▎▍▌▋▊▉░-][=>.#━╸╺─█▏▎▍▌▋▊▉░ -]{2,})"
     r"|(?P<number>(?<![\w@])(?<![a-zA-Z]-)[-+]?\d[\d.]*(?:[eE][-+]?\d+)?)"
