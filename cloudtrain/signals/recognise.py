@@ -46,8 +46,9 @@ _PLACE = re.compile(
 """What a line with a place contains, whatever else."""
 
 _METRIC = re.compile(
-    r"^(?:learn|p|r|box\(p|[gd]_\w+)$|ep(?:isode)?[_ ]?(?:ret|len|rew)|loss|perplex|accura|"
-    r"entropy|reward|(?:^|[^a-z])(?:[a-z]*acc|acc_\w+|top[-_ ]?\d+|acc@?\d*|\w+@\d+|ppl|nll|"
+    r"^(?:learn|p|r|box\(p|[gd]_\w+|(?:val|valid|test|eval)/\w+)$|"
+    r"ep(?:isode)?[_ ]?(?:ret|len|rew)|loss|perplex|accura|entropy|reward|"
+    r"(?:^|[^a-z])(?:[a-z]*acc|acc_\w+|top[-_ ]?\d+|acc@?\d*|\w+@\d+|ppl|nll|"
     r"ce|bce|elbo|bpc|bpb|bpd|mse|rmse|mae|s?ma[ps]e|msle|rmsle|logloss|mlogloss|merror|"
     r"err(?:or)?s?|f1|"
     r"f1score|f[_-]?score|f[_-]?measure|auc|auroc|auprc|aucpr|roc|m?a[pr](?:\d+|[slm])?|"
@@ -94,7 +95,7 @@ _CONFIGURATION = re.compile(
 )
 _NOT_A_METRIC = re.compile(
     r"weight(?!.* loss)|coef|thresh|alpha|smooth(?!_?l1)|_f(?:n|unc)$|scal(?:e|er|ing)(?![a-z])"
-    r"|interval(?! loss)|freq|ratio_|^(?:sum|min|max)$|overflow"
+    r"|interval(?! loss)|(?:samples|tokens)$|freq|ratio_|^(?:sum|min|max)$|overflow"
     r"|factor|limit|patience|^(?:max|min)(?:imum)?[ _]|gamma|decay(?!.* loss)|warmup|dim\b|size"
     r"|seed|(?:^|[^a-z])(?:num|n)_|(?:batch|reader)[_ -]cost|time(?!s?tep)|lambda"
     r"|_thr(?:$|_)|^target|(?<!loss)_target|target_|^losses$|_type|version|port|(?<![a-z])eta\b|elapsed"
@@ -104,7 +105,7 @@ _NOT_A_METRIC = re.compile(
 )
 _SPLIT = re.compile(
     r"(?<![\w/.])(val(?:id(?:ation)?)?|test(?:ing)?|eval(?:uation)?|dev"
-    r"|train(?:ing)?(?!\W*(?:epoch|step|iter\b|batch|\d)))(?=[\s:\]]|[\"']: *\{)",
+    r"|train(?:ing)?(?!\W*(?:epoch|step|iter\b|batch|\d)))(?=[\s:\],]|[\"']: *\{)",
     re.IGNORECASE,
 )
 _SPLIT_ALONE = re.compile(r"train(?:ing)?|test(?:ing)?|val(?:id(?:ation)?)?|eval(?:uation)?")
@@ -157,6 +158,8 @@ _NAME_AFTER = re.compile(r"\s+(?:=\s+)?([A-Za-z][A-Za-z ]*[A-Za-z])\s*(?:[(,]|$)
 _NAME_STARTS = r"(?<![\w/.-])"
 _QUALIFIED = re.compile(r"\((\w+)\)\s*(@\[[^\]]*\])$")
 _AT = re.compile(r"(\w+)\(k=(\d+)\)$")
+_LISTED = re.compile(r"(?<![\w=(])((?:[A-Za-z]\w*, ?)+[A-Za-z]\w*) *(?:[=-]+>|[:=]) *(?=[-+.\d])")
+"""Names before their values: `round, loss, acc => 3, 0.5, 0.9`."""
 _INDEX_ENDS = re.compile(r"\s*\]\s*[:=]")
 """What follows the step in `loss[ 20 ]: 0.5`."""
 _NOT_A_NAME = "(<*% '\"=>.#-━╸╺─█▏▎▍▌▋▊▉░▕"
@@ -695,11 +698,23 @@ def _measures(text: str, begin: int, numbers: list[_Number], *, placed: bool) ->
         beside = [item for item in beside if item not in found]
         if len(terms) >= MANY and _NAMED_CELL.search(text, begin):
             found += terms
+    found = found or _listed(text, begin, numbers)
     if not found:
         return []
     if has_bare:
         beside += terms
     return _with_splits(text, begin, found, beside)
+
+
+def _listed(text: str, begin: int, numbers: list[_Number]) -> list[_Found]:
+    """Return the metrics that a list names before their values."""
+    listed = _LISTED.search(text, begin)
+    if not listed:
+        return []
+    names = re.findall(r"\w+", listed[1].lower())
+    values = [number.match for number in numbers if number.match.start() >= listed.end()]
+    pairs = zip(names[-len(values) :], values, strict=False)
+    return [_Found(*match.span("number"), name) for name, match in pairs if _METRIC.search(name)]
 
 
 def _with_splits(text: str, begin: int, found: list[_Found], beside: list[_Found]) -> list[_Found]:
