@@ -156,8 +156,7 @@ _NO_VALUE = re.compile(r" ?(?:ms|s|secs?|seconds|min(?:ute)?s?|hours?|[a-z]+/s(?
 _NAME_AFTER = re.compile(r"\s+(?:=\s+)?([A-Za-z][A-Za-z ]*[A-Za-z])\s*(?:[(,]|$)")
 """The name in `0.8 = Validation score` and in `0.25 avg loss,`."""
 _NAME_STARTS = r"(?<![\w/.-])"
-_QUALIFIED = re.compile(r"\((\w+)\)\s*(@\[[^\]]*\])$")
-_AT = re.compile(r"(\w+)\(k=(\d+)\)$")
+_QUALIFIED = re.compile(r"(\w+)\)?\s*(@\[[^\]]*\]|\(k=\d+\))$")
 _LISTED = re.compile(r"(?<![\w=(])((?:[A-Za-z]\w*, ?)+[A-Za-z]\w*) *(?:[=-]+>|[:=]) *(?=[-+.\d])")
 """Names before their values: `round, loss, acc => 3, 0.5, 0.9`."""
 _INDEX_ENDS = re.compile(r"\s*\]\s*[:=]")
@@ -574,8 +573,6 @@ def _named(text: str, begin: int, end: int, match: re.Match[str]) -> _Number:
     explicit = bool(_SIGN.search(separator))
 
     name = _LABEL_START.split(_IN_BRACKETS.sub("", label))[-1].strip(_NOT_A_NAME)
-    if at := _AT.search(label):
-        name = f"{at[1]}@{at[2]}"
     if qualified := _QUALIFIED.search(label):
         name = qualified[1] + qualified[2].replace(" ", "")
     if "|" in separator and not is_first and between.lstrip()[:1].isalpha():

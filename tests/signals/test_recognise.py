@@ -22,9 +22,10 @@ FILES = (
     "logs_second.txt",
     "logs_third.txt",
     "logs_fourth.txt",
+    "logs_fifth.txt",
     "logs_scripts.txt",
 )
-ESCAPES = {"\\r": "\r", "\\e": "\x1b"}
+ESCAPES = {"\\r": "\r", "\\e": "\x1b", "\\_": "\xa0"}
 PLACES = ("step", "epoch")
 
 
