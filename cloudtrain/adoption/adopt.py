@@ -56,7 +56,7 @@ TIME_LIMIT = 300.0
 
 def adopt(
     source: str | Path,
-    arguments: Sequence[str] = (),
+    arguments: Sequence[str] | None = None,
     *,
     job: str | None = None,
     folder: str | Path = ".",
@@ -71,7 +71,8 @@ def adopt(
         source: a file with a request, an event, a description or a job of another tool, or `-` for
             stdin; a script or a notebook that uses an SDK; an existing job on a target
             (`sagemaker://REGION/NAME`); a launch line, or a batch script.
-        arguments: the command-line arguments of the script, if the source is one.
+        arguments: the command-line arguments of the script, if the source is one. A shell script's
+            are unknown if they are not given; an empty list says that it has none.
         job: the name of the job to adopt, if the source has several: that of its job file.
         folder: the folder of the new job file. Relative paths in the job file start in this folder.
         execute: allow cloudtrain to run the script, whose jobs it captures
@@ -102,7 +103,7 @@ def adopt(
 
 def adopt_all(
     source: str,
-    arguments: Sequence[str] = (),
+    arguments: Sequence[str] | None = None,
     *,
     folder: Path | None,
     execute: bool = False,
@@ -168,7 +169,9 @@ _WRONG_TYPES = (
 name."""
 
 
-def launch_of(source: str, arguments: Sequence[str] = ()) -> tuple[TrainingLaunch, str] | None:
+def launch_of(
+    source: str, arguments: Sequence[str] | None = None
+) -> tuple[TrainingLaunch, str] | None:
     """Return the training that a launch line or a batch script starts, and a description of the
     source. `arguments` are those of a script. Return None for other sources."""
     try:
@@ -179,7 +182,7 @@ def launch_of(source: str, arguments: Sequence[str] = ()) -> tuple[TrainingLaunc
         raise cannot_adopt(message, hint) from None
 
 
-def _launch_of(source: str, arguments: Sequence[str]) -> tuple[TrainingLaunch, str] | None:
+def _launch_of(source: str, arguments: Sequence[str] | None) -> tuple[TrainingLaunch, str] | None:
     # a launch line may be too long for a file's name, for which a Path raises
     if not os.path.isfile(source):
         if source == STDIN or os.path.exists(source) or not is_launch_line(source):
@@ -214,7 +217,12 @@ def is_script(source: str) -> bool:
 
 
 def originals_of(
-    source: str, arguments: Sequence[str], *, execute: bool, python: str | None, time_limit: float
+    source: str,
+    arguments: Sequence[str] | None,
+    *,
+    execute: bool,
+    python: str | None,
+    time_limit: float,
 ) -> Sequence[Original | UsageError]:
     """Return the jobs in a source; the error for a script's job that cannot be adopted."""
     if is_script(source):
@@ -222,7 +230,8 @@ def originals_of(
             hint = "allow it with `--yes`, or with `execute=True` in Python"
             message = f"cloudtrain has to run `{source}` to adopt it"
             raise PersonNeeded(message, hint=hint, code="CT985")
-        return originals_of_script(Path(source), arguments, python=python, time_limit=time_limit)
+        words = arguments or ()
+        return originals_of_script(Path(source), words, python=python, time_limit=time_limit)
 
     if "://" in source and not os.path.exists(source):
         return [original_at(source)]

@@ -44,7 +44,9 @@ def is_shell_script(text: str) -> bool:
     return re.match(r"#!.*\b(ba|da|z|k)?sh\b", text) is not None
 
 
-def read_batch_script(text: str, folder: str, arguments: Sequence[str] = ()) -> TrainingLaunch:
+def read_batch_script(
+    text: str, folder: str, arguments: Sequence[str] | None = None
+) -> TrainingLaunch:
     """Return the training that a batch script starts with these arguments. Relative paths in the
     script start in `folder`."""
     submission = _submitted(text, folder, arguments)
@@ -77,7 +79,7 @@ class _Submission:
     """A batch script, with what the line says that submits it."""
 
     text: str
-    arguments: Sequence[str]
+    arguments: Sequence[str] | None
     options: dict[str, str] = field(default_factory=dict)
     variables: dict[str, str] = field(default_factory=dict)
     """The environment variables of the line, which `sbatch` passes on."""
@@ -85,10 +87,10 @@ class _Submission:
     """What the lines around it do."""
 
 
-def _submitted(text: str, folder: str, arguments: Sequence[str]) -> _Submission | None:
+def _submitted(text: str, folder: str, arguments: Sequence[str] | None) -> _Submission | None:
     """Return what the first `sbatch` in a text submits; None if that is not here."""
     files = ScriptFiles(folder, {})
-    commands = files.commands_of(text, {"@": [*arguments]}) if "sbatch" in text else []
+    commands = files.commands_of(text, {"@": [*(arguments or ())]}) if "sbatch" in text else []
     for place, command in enumerate(commands):
         if command.words[:1] != ["sbatch"]:
             continue
@@ -333,7 +335,9 @@ def is_launch_line(text: str) -> bool:
         return False
 
 
-def read_launch_line(text: str, folder: str = ".", arguments: Sequence[str] = ()) -> TrainingLaunch:
+def read_launch_line(
+    text: str, folder: str = ".", arguments: Sequence[str] | None = None
+) -> TrainingLaunch:
     """Return the training that a launch line, or a shell script without options of Slurm, starts
     with these arguments."""
     if _submitted(text, folder, arguments) is not None:
@@ -354,12 +358,16 @@ _ALLOCATION = (
 
 
 def _launch_in(
-    text: str, files: ScriptFiles, *, has_setup: bool = False, arguments: Sequence[str] = ()
+    text: str,
+    files: ScriptFiles,
+    *,
+    has_setup: bool = False,
+    arguments: Sequence[str] | None = None,
 ) -> TrainingLaunch:
     """Return the training that the only launch line in a shell script starts. With `has_setup`,
     lines that prepare the shell are kept as the launch's setup. Raises UsageError if the script
     does not have exactly one launch line."""
-    commands = files.commands_of(text, {"@": list(arguments)} if arguments else {})
+    commands = files.commands_of(text, {} if arguments is None else {"@": [*arguments]})
     line, pairs = only_launch(commands, files)
     if line is None:
         message = f"cloudtrain finds no launch line: {why_none(commands, files)}"

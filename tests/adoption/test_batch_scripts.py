@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ OVER = "torchrun --nnodes 2 --nproc-per-node 8 train.py"
 def adopted(script: str, *arguments: str) -> tuple[dict[str, Any], set[str]]:
     """The job with its settings, and the names of the differences."""
     Path("job.sh").write_text(f"#!/bin/bash\n{script}\n")
-    found = ct.adopt("job.sh", arguments)
+    found = ct.adopt("job.sh", arguments or None)
     job = shape(found.job) | {
         "settings": dict(found.settings),
         "gpus": found.job.resources.gpus_per_instance,
@@ -453,3 +454,29 @@ def test_a_loop_of_trainings(loop: str) -> None:
     assert caught.value.message.count("--seed") == 1
     assert "`cloudtrain adopt 'python train.py --seed 1'`" in str(caught.value.hint)
     assert "--each" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("word", "options", "size", "is_equal"),
+    [
+        ("$1", [], None, False),
+        ("4 $1", ["--args", ""], 4, True),
+        ("${1:-4}", ["--args", ""], 4, True),
+        ("${1:-4}", ["--args", "8"], 8, True),
+        ("4 $@", [], 4, False),
+        ("4 $@", ["--args", ""], 4, True),
+        ("4 ${2+--x} $1", ["--args", "  "], 4, True),
+    ],
+)
+@pytest.mark.parametrize("first", ["#!/bin/bash\n", "#!/bin/bash\n#SBATCH --gres=gpu:2\n"])
+def test_empty_arguments_are_none(
+    cli: Cli, first: str, word: str, options: list[str], size: int | None, is_equal: bool
+) -> None:
+    """A script without `--args` has unknown arguments; an empty text says that it has none."""
+    Path("job.sh").write_text(f"{first}torchrun --nproc-per-node 2 train.py --bs {word}\n")
+    found = cli("adopt", "job.sh", "--json", *options)
+    data = json.loads(found.out)
+    assert data["equal"] is is_equal
+    assert (found.code == 0) is is_equal
+    if size is not None:
+        assert data["job"]["hyperparameters"] == {"bs": size}

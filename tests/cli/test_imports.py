@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -60,6 +61,20 @@ def test_an_unknown_image_is_said(cli: Cli, project: Path, case: str) -> None:
     assert f"the packages of its {whose} are not known" in message
     assert not {"`json`", "`own`", "`cloudtrain`"} & set(message.replace(",", "").split())
     assert ("`torch`" in message) is ("pytorch" not in environment)
+
+
+@pytest.mark.parametrize("case", UNKNOWN)
+def test_the_text_names_an_unknown_image(cli: Cli, project: Path, case: str) -> None:
+    """As in JSON: the check does not end as if everything had been looked for."""
+    environment, options, whose = UNKNOWN[case]
+    found(cli, project, environment)  # writes the job
+    result = cli("check", "job.yaml", "--offline", *options)
+    said = " ".join((result.out + result.err).split())
+    (notice,) = re.findall(r"notice: [^[]*\[CT219\]", said)
+    assert f"the packages of its {whose} are not known" in notice
+    assert "`nobody_has_this`" in notice
+    assert "`neither_this`" in notice
+    assert "no problems found" not in said
 
 
 def test_torch_of_another_interpreter_is_not_known(cli: Cli, project: Path) -> None:

@@ -353,6 +353,46 @@ def test_fewer_tasks_of_tensorflow_are_told(
     assert [(item.message, item.hint) for item in found] == ([told] if message else [])
 
 
+WITH_GPUS = {
+    "instance_count": 2,
+    "instance_type": {"sagemaker": "ml.p4d.24xlarge", "azureml": "Standard_ND96asr_v4"},
+}
+
+
+@pytest.mark.parametrize("service", ["sagemaker", "azureml"])
+@pytest.mark.parametrize(
+    ("resources", "target", "machine", "counts"),
+    [
+        (WITH_GPUS, {}, Machine(8), ("2 x 4", "2 x 8")),
+        (WITH_GPUS, {}, Machine(8, ("0", "1")), ("2 x 1", "2 x 8")),
+        (WITH_GPUS, {}, Machine(1), ("1 x 1", "2 x 8")),
+        (WITH_GPUS, {}, Machine(16), None),
+        (WITH_GPUS, {"instance_count": 1}, Machine(8), None),
+        (WITH_GPUS | {"instance_count": 1}, {}, Machine(8), None),
+    ],
+)  # fmt: skip
+def test_an_emulation_with_fewer_processes_than_the_plan_is_told(
+    make_source: Callable[..., Path],
+    service: str,
+    resources: dict[str, Any],
+    target: dict[str, int],
+    machine: Machine,
+    counts: tuple[str, str] | None,
+) -> None:
+    """Sixteen there, and as many as fit here: the notice has both numbers, and the options for all of them."""
+    image = {"framework": "pytorch", "version": "2.8"}
+    job = {"distribution": TORCH, "resources": resources, "environment": image}
+    case = Case(job, ct.Local(emulate=service, **target), machine=machine)
+    found = [item for item in check(case, make_source) if item.code == "LO201"]
+    if counts is None:
+        assert not found
+        return
+    (notice,) = found
+    here, there = counts
+    assert f"{here} processes instead of {there} (" in notice.message
+    assert "--instances 2 --processes-per-instance 8" in str(notice.hint)
+
+
 def test_processes_that_nothing_starts_are_told(make_source: Callable[..., Path]) -> None:
     """`--nproc 2` on a job without a distribution is no silent single process."""
     (finding,) = check(Case(target=ct.Local(processes_per_instance=2)), make_source)

@@ -47,7 +47,7 @@ def adopt_command(
     ] = None,
     args: Annotated[
         str | None,
-        option("--args", "TEXT", 'Arguments of the script, for example "--epochs 3".'),
+        option("--args", "TEXT", 'Arguments of the script, for example "--epochs 3"; "" for none.'),
     ] = None,
     time_limit: Annotated[
         float,
@@ -86,7 +86,7 @@ def adopt_command(
         message = "`--all` converts all jobs, and `--job` one of them"
         raise UsageError(message, hint="remove one of the two", code="CT902")
     execute = is_script(source) and (yes or _may_run(source, python))
-    arguments = _words(args)
+    arguments = None if args is None else _words(args)
     running: dict[str, Any] = {"execute": execute, "python": python, "time_limit": time_limit}
     if not all_jobs:
         adoption = adopt(source, arguments, job=job, folder=write or Path(), **running)
@@ -107,10 +107,10 @@ def adopt_command(
         raise typer.Exit(1)
 
 
-def _words(text: str | None) -> list[str]:
+def _words(text: str) -> list[str]:
     """Return the words of `--args`, split as a shell does."""
     try:
-        return split(text or "")
+        return split(text)
     except ValueError as error:
         message = f"`--args` is not valid shell syntax: {error}"
         raise UsageError(message, hint="close the quotes", code="CT909") from None
