@@ -429,6 +429,34 @@ def test_a_script_without_a_job(text: str, word: str, adopted: Callable[..., ct.
     assert caught.value.code in ("CT981", "CT984")
 
 
+UNSENDABLE = {
+    "an empty id": ("AlgorithmSpecification", {"TrainingImage": "a", "TrainingInputMode": "File", "AlgorithmName": ""}),
+    "a number too small": ("StoppingCondition", {"MaxRuntimeInSeconds": 0}),
+    "another type": ("HyperParameters", {"epochs": 3}),
+    "an unknown field": ("OutputDataConfig", {"S3OutputPath": "s3://bucket/a", "Path": "b"}),
+    "a required field": ("OutputDataConfig", {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", UNSENDABLE)
+def test_what_botocore_would_not_send_is_no_job(case: str, tmp_path: Path) -> None:
+    """With the real one: the script fails there, so that nothing is equal to such a request."""
+    pytest.importorskip("boto3")
+    field, value = UNSENDABLE[case]
+    script = tmp_path / "launch.py"
+    text = (
+        "import boto3, json\nclient = boto3.client('sagemaker', region_name='eu-west-1')\n"
+        f"request = json.loads({json.dumps(json.dumps(REQUEST))})\n"
+    )
+    script.write_text(f"{text}client.create_training_job(**request)\n")
+    assert ct.adopt(script, execute=True).equal
+    changed = f"client.create_training_job(**{{**request, {field!r}: {value!r}}})\n"
+    script.write_text(text + changed)
+    with pytest.raises(ct.CloudtrainError, match="Parameter validation failed") as caught:
+        ct.adopt(script, execute=True)
+    assert caught.value.code == "CT984"
+
+
 def test_it_is_asked_for(cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a terminal and without `--yes` nothing is run, and the screen says what running means."""
     (folder / "job.py").write_text(CALL + SEND)

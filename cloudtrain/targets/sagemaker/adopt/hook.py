@@ -128,6 +128,7 @@ def install(module, emit, keep):
         if operation.startswith(verb):
             request = created.setdefault((kind, name), params)
             if verb == "Create" and kind in TAKEN:
+                refuse_unsendable(self, operation, params)
                 record = {"name": name, "request": params, "region": region}
                 emit(dict(record, reads=list(reads)))
             description = described(kind, name, request)
@@ -137,6 +138,15 @@ def install(module, emit, keep):
         return answer(operation, params, region)
 
     module.BaseClient._make_api_call = call
+
+
+def refuse_unsendable(client, operation, params):
+    """Raise the error of botocore for a request that it would not send, such as one with an empty
+    id."""
+    serializer = getattr(client, "_serializer", None)
+    if serializer is not None:
+        model = client.meta.service_model.operation_model(operation)
+        serializer.serialize_to_request(params, model)
 
 
 def described(kind, name, request):
