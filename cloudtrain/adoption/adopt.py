@@ -230,8 +230,9 @@ def originals_of(
             hint = "allow it with `--yes`, or with `execute=True` in Python"
             message = f"cloudtrain has to run `{source}` to adopt it"
             raise PersonNeeded(message, hint=hint, code="CT985")
-        words = arguments or ()
-        return originals_of_script(Path(source), words, python=python, time_limit=time_limit)
+        return originals_of_script(
+            Path(source), arguments or (), python=python, time_limit=time_limit
+        )
 
     if "://" in source and not os.path.exists(source):
         return [original_at(source)]

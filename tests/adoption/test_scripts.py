@@ -429,6 +429,15 @@ def test_a_script_without_a_job(text: str, word: str, adopted: Callable[..., ct.
     assert caught.value.code in ("CT981", "CT984")
 
 
+def test_a_made_up_answer_may_be_a_list(adopted: Callable[..., ct.Adoption]) -> None:
+    """A script takes its first item, and goes on with what that has."""
+    stacks = 'client._make_api_call("DescribeStacks", {"StackName": "s"})["Stacks"]\n'
+    outputs = '{each["OutputKey"]: each["OutputValue"] for each in stacks[0]["Outputs"]}\n'
+    assert adopted(f"{CALL}stacks = {stacks}made = {outputs}{SEND}").equal
+    with pytest.raises(ct.CloudtrainError, match="KeyError: 'SubnetId'"):
+        adopted(f"{CALL}stacks = {stacks}made = {outputs}request['a'] = made['SubnetId']\n{SEND}")
+
+
 UNSENDABLE = {
     "an empty id": ("AlgorithmSpecification", {"TrainingImage": "a", "TrainingInputMode": "File", "AlgorithmName": ""}),
     "a number too small": ("StoppingCondition", {"MaxRuntimeInSeconds": 0}),

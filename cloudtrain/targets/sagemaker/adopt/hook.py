@@ -24,6 +24,7 @@ class Answer(dict):
     names, addresses, and empty mappings."""
 
     def __missing__(self, name):
+        name = str(name)  # a number where a script takes the first of a list
         if name.endswith("Arn"):
             return "arn:aws:sagemaker:us-east-1:%s:made-up/%s" % (ACCOUNT, name)
         if name.endswith("Status"):
@@ -143,10 +144,9 @@ def install(module, emit, keep):
 def refuse_unsendable(client, operation, params):
     """Raise the error of botocore for a request that it would not send, such as one with an empty
     id."""
-    serializer = getattr(client, "_serializer", None)
-    if serializer is not None:
+    if hasattr(client, "_serializer"):
         model = client.meta.service_model.operation_model(operation)
-        serializer.serialize_to_request(params, model)
+        client._serializer.serialize_to_request(params, model)
 
 
 def described(kind, name, request):
