@@ -43,8 +43,8 @@ def tell(run: ct.Run) -> None:
 
 
 def submit(order: dict[str, Any]) -> None:
-    """One submission, by the command line or by the API."""
-    if isinstance(order["job"], str):
+    """One submission, by the command line or by the API; or another command."""
+    if isinstance(order.get("job", ""), str):
         submit_by_command(order)
     else:
         job, target = ct.TrainingJob(**order["job"]), ct.SageMaker(**order["target"])

@@ -147,12 +147,13 @@ def start_submitter(program: Path) -> Iterator[Submitter]:
 
 
 def submit_by_command(order: dict[str, Any]) -> None:
-    """`cloudtrain submit JOB --detach --target TARGET`, with what the order adds."""
+    """`cloudtrain submit JOB --detach`, with what the order adds; or the command in its `words`."""
     from cloudtrain.cli.app import run_command
     from cloudtrain.cli.terminal import mend_streams
 
     sys.stdout = kept = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
     mend_streams()
-    code = run_command(["submit", order["job"], "--detach", *order.get("options", ())])
+    words = order.get("words") or ["submit", order["job"], "--detach", *order.get("options", ())]
+    code = run_command(words)
     sys.stdout.flush()
     assert (code, kept.closed) == (0, False)
