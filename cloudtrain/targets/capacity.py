@@ -26,12 +26,14 @@ class CapacityWords(NamedTuple):
         phases: the provider's last phases of a run that it ended for lack of capacity.
         waiting: the states of a run that waits for capacity.
         machines: the provider's phases in which a run of such a state has its machines.
+        starts: the codes of findings that say when the job would start.
     """
 
     texts: tuple[re.Pattern[str], ...]
     phases: frozenset[str]
     waiting: frozenset[RunState]
     machines: frozenset[str]
+    starts: frozenset[str] = frozenset()
 
     def tell_of_lack(self, text: str) -> bool:
         """Return whether an answer of the target says that it has no capacity."""
@@ -65,4 +67,5 @@ def read_words(module_file: str, name: str = "capacity.toml") -> CapacityWords:
         frozenset(table["ended"]["phases"]),
         frozenset(map(RunState, table["waiting"]["states"])),
         frozenset(table["waiting"]["machines"]),
+        frozenset(table.get("start", {}).get("codes", ())),
     )

@@ -28,7 +28,8 @@ from cloudtrain.machines.spending import Spending
 from cloudtrain.plans.plan import Finding, Level, Numbers, Plan
 from cloudtrain.plans.states import CAPACITY, RunRef
 from cloudtrain.system.git import Commit
-from cloudtrain.targets.capacity import can_lack
+from cloudtrain.system.plugins import part
+from cloudtrain.targets.capacity import CapacityWords, can_lack
 from cloudtrain.targets.common.compiling import run_name, submission_key
 from cloudtrain.targets.where import Where
 
@@ -243,10 +244,16 @@ class ReadyList:
         if plan.errors:
             return plan
         findings = []
+        rows = dict(plan.summary)
         plans = self.plans(plan.run_name, is_asked=ask)
-        for entry, its_plan in zip(self.entries, plans, strict=True):
+        for index, (entry, its_plan) in enumerate(zip(self.entries, plans, strict=True)):
             checked = entry.check_online(its_plan, ask=ask, may_wait=may_wait)
+            words = part(entry.where.target, CapacityWords)
+            for finding in checked.findings:
+                if words is not None and finding.code in words.starts:
+                    rows[f"try {index + 1}"] += f"\n{finding.message}"
             findings.append(checked.findings)
+        plan = replace(plan, summary=tuple(rows.items()))
         return plan.with_findings(_merged(findings))
 
     def spending(self, plan: Plan) -> Spending:
@@ -339,7 +346,8 @@ class ReadyList:
 def _label(plan: Plan, entry: Ready) -> str:
     """Return the machines and the target of an entry: `2 x ml.g5.12xlarge, spot, on sagemaker`."""
     machines, _, _ = dict(plan.summary).get("instances", "1 machine").partition(" (")
-    if getattr(entry.work, "spot", None) is not None:
+    is_spot = getattr(entry.work, "spot", None) is not None
+    if is_spot and can_lack(entry.where.target):  # nobody takes this machine away
         machines += ", spot,"
     return f"{machines} on {plan.target} {plan.place}".strip()
 

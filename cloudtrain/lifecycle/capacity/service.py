@@ -35,7 +35,7 @@ from cloudtrain.lifecycle.detached.driven import DrivenFolder, DrivenService
 from cloudtrain.lifecycle.detached.waiting import ChainService, Order
 from cloudtrain.plans.plan import Plan
 from cloudtrain.plans.progress import RunStatus, Transition
-from cloudtrain.plans.states import TRIAL, RunRef
+from cloudtrain.plans.states import TRIAL, RunRef, RunState
 from cloudtrain.system.private import make_private_folder, replace_private
 from cloudtrain.targets.contract import BundleWriter, ByteProgress, Service
 from cloudtrain.targets.registry import service_of
@@ -147,8 +147,19 @@ class CapacityService(ChainService):
     def status(self, ref: RunRef) -> RunStatus:
         """Return the status of the list, or of the run that was its end. Its first phases are the
         tries."""
-        status = self.waiting(ref) or self._target(ref).status(ref)
+        status = self.waiting(ref) or self._status_of_run(ref)
         return replace(status, transitions=(*self.tries(ref), *status.transitions))
+
+    def _status_of_run(self, ref: RunRef) -> RunStatus:
+        """Return the status of the newest try. One that started while cloudtrain was stopping it
+        has failed, unless the user stopped the list too."""
+        status = self._target(ref).status(ref)
+        folder = self.folder(ref.name)
+        leaving = read_attempts(folder)[-1].leaving
+        if status.state is not RunState.STOPPED or not leaving or folder.stop.exists():
+            return status
+        reason = f"capacity came while cloudtrain was stopping it ({leaving}); submit the job again"
+        return replace(status, state=RunState.FAILED, reason=reason)
 
     def tries(self, ref: RunRef) -> tuple[Transition, ...]:
         return tuple(attempt.transition for attempt in read_attempts(self.folder(ref.name)))

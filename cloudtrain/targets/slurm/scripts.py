@@ -31,6 +31,7 @@ class Record:
         state: the job's state, such as `PENDING`; None if Slurm has forgotten the job.
         why: Slurm's reason for the state, such as `Priority`.
         submit_time: when Slurm accepted the job.
+        expected_time: when Slurm expects to start the job, if it has planned that.
         end_time: when the job ended, according to Slurm.
         is_renamed: whether somebody changed the job's name.
         silence: the error of Slurm's accounting, if only it knows the job and does not answer.
@@ -45,6 +46,7 @@ class Record:
     state: str | None = None
     why: str | None = None
     submit_time: float | None = None
+    expected_time: float | None = None
     end_time: float | None = None
     is_renamed: bool = False
     silence: str | None = None
@@ -89,7 +91,8 @@ def _add_line(record: Record, word: str, rest: str) -> None:
     elif word == "@note":
         record.notes += _notes(rest)
     elif word == "@queue":
-        _name, state, record.why, submit, _start, end = rest.rsplit("|", 5)
+        _name, state, record.why, submit, start, end = rest.rsplit("|", 5)
+        record.expected_time = _time(start)
         _set_state(record, state, submit, end)
     elif word == "@renamed":
         record.is_renamed = True

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import re
 import secrets
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -262,6 +263,9 @@ def _waiting(record: Record) -> str | None:
     advice: dict[str, str] = WORDS["advice"]
     known = [word for word in advice if record.why.startswith(word)]
     text = f"it waits: {record.why}"
+    if record.expected_time is not None:
+        expected = time.strftime("%Y-%m-%d %H:%M", time.localtime(record.expected_time))
+        text += f"; Slurm expects to start it at {expected}, or earlier"
     if not known:
         return text
     help_text = advice[max(known, key=len)].format(job=record.job)

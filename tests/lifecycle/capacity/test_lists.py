@@ -122,6 +122,14 @@ def test_spot_then_on_demand(clouds: Clouds, source: Path, driven: Submit) -> No
     assert run.status().state is RunState.RUNNING
 
 
+def test_this_machine_is_no_spot_capacity(clouds: Clouds, source: Path) -> None:
+    """It can only be the last, and the plan says `spot` of the others."""
+    job = listed(source, {"target": "local"}, spot={"max_wait": "2h"})
+    summary = dict(ct.plan(job, SAGEMAKER).summary)
+    assert "spot" in summary["try 1"]
+    assert "spot" not in summary["try 2"]
+
+
 def test_another_region(clouds: Clouds, source: Path, driven: Submit) -> None:
     """The code is uploaded to the bucket of the region when its turn comes."""
     clouds.aws.s3.add_bucket("sagemaker-us-west-2-123456789012", region="us-west-2")
@@ -198,7 +206,7 @@ def test_a_run_that_started_is_the_end(clouds: Clouds, source: Path, driven: Sub
 @pytest.mark.parametrize("comes", [False, True])
 def test_a_wait_is_over(clouds: Clouds, source: Path, driven: Submit, comes: bool) -> None:
     """The job is stopped, and the next is sent when it has stopped. If capacity comes while it is being stopped, it is
-    the run of the list."""
+    the run of the list, which has failed: the user did not stop it."""
 
     def live(number: int, job: Any) -> None:
         if number == 2:
@@ -213,7 +221,9 @@ def test_a_wait_is_over(clouds: Clouds, source: Path, driven: Submit, comes: boo
     clouds.aws.jobs.on_stop = stop
     run = driven(listed(source, G4, limits={"wait": 1}))
     assert len(clouds.created) == (1 if comes else 2)
-    assert run.status().state is (RunState.STOPPED if comes else RunState.RUNNING)
+    status = run.status()
+    assert status.state is (RunState.FAILED if comes else RunState.RUNNING)
+    assert comes == ("capacity came while cloudtrain was stopping it" in (status.reason or ""))
     assert reasons_of(run, 1)[0].startswith("no capacity within 1s")
 
 

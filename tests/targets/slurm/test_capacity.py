@@ -1,7 +1,11 @@
-"""A list that goes from a cloud to a real cluster."""
+"""Lists that go from a cloud to a real cluster, and through the entries of one that lacks capacity."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -57,3 +61,50 @@ def test_from_a_cloud_to_the_cluster(
         assert (status.state, second.message) == (ct.RunState.SUCCEEDED, None), status
         assert [line.text for line in run.logs() if line.stream == "stdout"] == ["trained"]
         assert len(site.jobs_named(f"{run.name}-t002")) == 1
+
+
+SUBMIT = {"memory": ("--mem=999G",), "drained": ("--partition=closed",)}
+
+
+@pytest.fixture
+def closed(site: Site) -> Iterator[None]:
+    """A partition that takes no jobs."""
+    change = partial(subprocess.run, env={**os.environ, **site.environ}, check=True)
+    change(["scontrol", "create", "partition=closed", "nodes=n1", "state=drain"])
+    yield
+    change(["scontrol", "delete", "partition=closed"])
+
+
+@pytest.mark.parametrize("lack", SUBMIT)
+@pytest.mark.usefixtures("closed")
+def test_what_the_cluster_says_of_a_lack(
+    site: Site, tmp_path: Path, state_dir: Path, monkeypatch: pytest.MonkeyPatch, lack: str
+) -> None:
+    """The real answer of sbatch moves the list on. `check` says it of the entry before, and when the other one would
+    start beside it."""
+    source = tmp_path / "src"
+    source.mkdir()
+    (source / "train.py").write_text("print('trained')\n")
+    monkeypatch.setattr(CapacityService, "_start", lambda _self, _folder: None)
+    for name in ("PATH", "SLURM_CONF"):
+        monkeypatch.setenv(name, site.environ[name])
+    monkeypatch.setenv("CLOUDTRAIN_WATCH_INTERVAL", "0.2")
+    job = ct.TrainingJob(
+        name="train",
+        source_dir=str(source),
+        entry_point="train.py",
+        max_runtime="10m",
+        capacity={"alternatives": [{"settings": {"extra_sbatch": []}}]},
+    )
+    settings = site.settings(extra_sbatch=SUBMIT[lack])
+    plan = ct.check(job, settings, online=True)
+    assert [error.code for error in plan.errors] in (["SL901"], ["SL903"])
+    assert "would start" not in dict(plan.summary)["try 1"]
+    assert "start at" in dict(plan.summary)["try 2"]
+
+    run = ct.submit(job, settings, online=False)
+    watch(DrivenFolder(state_dir, "chain", run.name), lambda: None)
+    status = run.wait(DEADLINE)
+    first = status.transitions[0]
+    assert (first.message or "").startswith("Slurm refused the job: ")
+    assert status.state is ct.RunState.SUCCEEDED

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from cloudtrain.plans.states import RunState
@@ -46,10 +48,16 @@ def test_reasons() -> None:
 
 
 STARTED, ENDED = "@note 100.5 7 started 0\n", "@note 160.5 7 ended {}\n"
-QUEUE = "@queue run-1|{}|{}|90|100|160\n"
+QUEUE = "@queue run-1|{}|{}|90|N/A|N/A\n"
+PLANNED = time.strftime("%Y-%m-%d %H:%M", time.localtime(7_200))
 
 RECORDS: dict[str, tuple[str, RunState, str | None]] = {
     "waits": (QUEUE.format("PENDING", "Resources"), RunState.PENDING, "it waits: Resources"),
+    "waits for a planned start": (
+        "@queue run-1|PENDING|Resources|90|7200|7500\n",
+        RunState.PENDING,
+        f"it waits: Resources; Slurm expects to start it at {PLANNED}, or earlier",
+    ),
     "is held": (
         QUEUE.format("PENDING", "JobHeldUser"),
         RunState.PENDING,
