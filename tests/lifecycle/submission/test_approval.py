@@ -383,6 +383,83 @@ def _recovered(world: World) -> None:
     assert ct.recover() == []
 
 
+def _listed(*words: str, approved: tuple[str, ...] = ()) -> Callable[[World], None]:
+    """A list of alternatives on a cloud, perhaps after another plan of the job was approved."""
+
+    def way(world: World) -> None:
+        _project(
+            world,
+            '[sagemaker]\nregion = "eu-west-1"\nrole = "arn:aws:iam::123456789012:role/train"\n'
+            f'[slurm]\nshared_dir = "{world.home}"\n',
+        )
+        (world.home / "job.yaml").write_text(f"{JOB}{_ON_A_CLOUD}")
+        with FakeAws() as fake, pytest.MonkeyPatch.context() as patch:
+            for name, value in fake.environ.items():
+                patch.setenv(name, value)
+            if approved:
+                assert world.submit(*approved) == (6, "CT925")
+                (plan,) = world.run("approve")[1]
+                world.approve(plan["plan"])
+            _refused(world, *words)
+            assert fake.operations("CreateTrainingJob") == []
+
+    return way
+
+
+_ON_A_CLOUD = """\
+environment: {framework: pytorch, version: "2.10"}
+resources: {instance_type: {sagemaker: ml.g5.xlarge}}
+max_runtime: 1h
+"""
+_CLOUD = ("--target", "sagemaker")
+_OTHER = ("--or", "resources.instance_type.sagemaker=ml.g4dn.xlarge")
+
+
+def _variable(name: str) -> Callable[[World], None]:
+    def way(world: World) -> None:
+        os.environ[name] = "free"
+        _refused(world)
+
+    return way
+
+
+def _plan_of_fewer_entries(world: World) -> None:
+    """With `plan`, the hash of the job alone sends no list of it."""
+    world.settings('paid_targets = "plan"')
+    sha256 = world.plan()
+    (world.home / "cloudtrain.toml").write_text(f'[slurm]\nshared_dir = "{world.home}"\n')
+    words = ("--target", "slurm", "--or", "target=local", "--plan", sha256)
+    _refused(world, *words, code=(5, "CT927"))
+
+
+def _linked(world: World) -> None:
+    """A link in the place of the person's file leads to a project's, which others may write."""
+    file = world.home / ".config/cloudtrain/cloudtrain.toml"
+    theirs = world.home / "theirs.toml"
+    world.settings('paid_targets = "free"', theirs)
+    theirs.chmod(0o666)
+    file.unlink()
+    file.symlink_to(theirs)
+    assert world.submit()[0] == 2
+
+
+def _two_plans_at_once(world: World) -> None:
+    """An approval of one plan serves neither of two others, sent beside it."""
+    world.submit()
+    world.approve(world.plan())
+    job = ct.load_job("job.yaml")
+
+    def send(rate: int) -> bool:
+        try:
+            ct.submit(job.replace(hyperparameters={"lr": rate}), online=False)
+        except PersonNeeded:
+            return False
+        return True
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(send, (1, 2))) == [False, False]
+
+
 WAYS: dict[str, Callable[[World], None]] = {
     "submit": _refused,
     "with --ignore": lambda world: _refused(world, "--ignore", "CT925", code=(2, "CT930")),
@@ -428,6 +505,20 @@ WAYS: dict[str, Callable[[World], None]] = {
     "one approval twice": _twice,
     "one approval at once": _at_once,
     "recover": _recovered,
+    "a list": _listed(*_CLOUD, *_OTHER),
+    "a list that ends on this machine": _listed(*_CLOUD, "--or", "target=local"),
+    "a list whose first entry is free": _listed("--target", "slurm", "--or", "target=sagemaker"),
+    "a list of an approved job": _listed(*_CLOUD, *_OTHER, approved=_CLOUD),
+    "an entry of an approved list": _listed(*_CLOUD, approved=(*_CLOUD, *_OTHER)),
+    "another wait than the approved list": _listed(
+        *_CLOUD, "--or", f"{_OTHER[1]} wait=9h", approved=(*_CLOUD, *_OTHER)
+    ),
+    "a list with the hash of the job": _plan_of_fewer_entries,
+    "a variable": _variable("CLOUDTRAIN_APPROVAL"),
+    "a variable of the table's field": _variable("CLOUDTRAIN_PAID_TARGETS"),
+    "a variable of the table": _variable("CLOUDTRAIN_APPROVAL_PAID_TARGETS"),
+    "a link to another file": _linked,
+    "two other plans at once": _two_plans_at_once,
 }
 
 
