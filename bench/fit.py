@@ -134,8 +134,31 @@ BLOCKS = """
         print(f"loss {loss.item():.4f}")
 """
 
+TRAINER = """
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+
+    class Words(torch.utils.data.Dataset):
+        def __len__(self):
+            return 64
+
+        def __getitem__(self, index):
+            words = torch.randint(0, 2000, (128,), generator=torch.Generator().manual_seed(index))
+            return {"input_ids": words, "labels": words}
+
+    sizes = dict(hidden_size=256, intermediate_size=704, num_attention_heads=4)
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=2000, num_hidden_layers=4, **sizes))
+    arguments = TrainingArguments("out", per_device_train_batch_size=8, report_to=[], use_cpu=True)
+    Trainer(model, arguments, train_dataset=Words()).train()
+"""
+
 GPT = ("--width", "256", "--heads", "4", "--layers", "4", "--context", "128", "--global_batch", "8",
        "--checkpoint_every", "0", "--steps", "5")  # fmt: skip
+
+PIPELINE = (*GPT, "--global_batch", "16", "--microbatches", "8", "--layers", "6", "--balance", "blocks",
+            "--checkpoint_every", "99")  # fmt: skip
+
+RESNET = ("--steps", "5", "--checkpoint_every", "99", "--cuts", "layer2.3")
 
 CASES = (
     Case("plain MLP", MLP),
@@ -155,6 +178,15 @@ CASES = (
     Case("gpt_fsdp, recomputed", "gpt_fsdp/train.py", (*GPT, "--recompute", "full"), 2),
     Case("cifar_ddp", "cifar_ddp/train.py", ("--width", "32", "--global_batch", "256"), 2, 0, 0.1),
     Case("digits_ddp", "digits_ddp/train.py", (), 2),
+    Case("resnet, one process", "resnet_model_parallel/train.py", RESNET, 1, 0, 0.1),
+    Case("resnet, first stage", "resnet_model_parallel/train.py", RESNET, 2, 0, 0.1),
+    Case("resnet, last stage", "resnet_model_parallel/train.py", RESNET, 2, 1, 0.1),
+    Case("spleen", "spleen_segmentation/train.py", ("--steps", "5"), 2, 0, 0.1, "monai"),
+    Case("pipeline, first stage", "pipeline_gpt/train.py", PIPELINE, 2, 0),
+    Case("pipeline, last stage", "pipeline_gpt/train.py", PIPELINE, 2, 1),
+    Case("pipeline, interleaved", "pipeline_gpt/train.py", (*PIPELINE, "--schedule", "interleaved"), 2, 0),
+    Case("pipeline, two replicas", "pipeline_gpt/train.py", (*PIPELINE, "--replicas", "2"), 4, 0),
+    Case("Trainer", TRAINER, (), 1, 0, 0.05, "transformers"),
 )
 
 

@@ -136,6 +136,37 @@ def test_numbers_are_printed_and_no_script_catches_its_end(
     assert report.batch.samples == 32
 
 
+AHEAD = """
+    import sys, threading, torch
+    from torch import nn
+    sys.setswitchinterval(1e-6)
+    model = nn.Linear(64, 64).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    def read():
+        while not ended:
+            batch = torch.ones(8, 64).to("cuda") + 1
+            assert batch.is_cuda
+
+    ended = []
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    for step in range(3):
+        for layer in range(50):
+            assert model(torch.ones(8, 64, device="cuda")).is_cuda
+        assert reader.is_alive()
+        model(torch.ones(8, 64, device="cuda")).sum().backward()
+        optimizer.step()
+"""
+
+
+@torch_test
+def test_a_thread_reads_batches_ahead(job_of: JobOf, sagemaker: ct.SageMaker) -> None:
+    """Its operations are counted beside those of the script, and neither disturbs the other."""
+    report = ct.fit(job_of(AHEAD), sagemaker)
+    assert report.kinds["parameters"] == pytest.approx(4 * 65 * 64, abs=1024)
+
+
 DDP = """
     import os, torch, torch.distributed as dist
     from torch import nn

@@ -153,10 +153,11 @@ def _devices(device: torch.device, tensors: Tensors) -> None:
     convert = torch.Tensor.to
 
     def device_of(self: Any) -> torch.device:
-        if self.fake_mode.in_kernel_invocation:
-            return torch.device("meta")
-        is_seen = tensors.depth == 0 and tensors.is_on_device(self)
-        return device if is_seen else torch.device("cpu")
+        with tensors.ledger.turn:
+            if self.fake_mode.in_kernel_invocation:
+                return torch.device("meta")
+            is_seen = tensors.depth == 0 and tensors.is_on_device(self)
+            return device if is_seen else torch.device("cpu")
 
     def move(tensor: Any, target: Any) -> Any:
         if hasattr(tensor, "_spec"):  # a DTensor, whose local part moves

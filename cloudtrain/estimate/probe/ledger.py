@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -26,6 +27,8 @@ class Ledger:
         peak: the largest `total` so far.
         at_peak: `now` at the peak.
         place: where the script was at the peak, as `where` returned it.
+        turn: held by the thread whose operation is being counted. Scripts read batches ahead in
+            others.
     """
 
     def __init__(self, block: int, where: Callable[[], str]) -> None:
@@ -35,6 +38,7 @@ class Ledger:
         self.peak = 0
         self.at_peak = dict(self.now)
         self.place = ""
+        self.turn = threading.RLock()
         self._block = block
         self._where = where
         self._held: dict[int, tuple[int, str, Any]] = {}
@@ -67,12 +71,13 @@ class Ledger:
 
     def drop(self, key: int) -> None:
         """Count a storage no longer. `key` is its address."""
-        held = self._held.pop(key, None)
-        if held is not None:
-            size, kind, _ = held
-            self.now[kind] -= size
-            if kind != HOST:
-                self.total -= size
+        with self.turn:
+            held = self._held.pop(key, None)
+            if held is not None:
+                size, kind, _ = held
+                self.now[kind] -= size
+                if kind != HOST:
+                    self.total -= size
 
     def kind_of(self, tensor: Any) -> str | None:
         """Return what a tensor is counted as; None if it is not counted."""

@@ -231,6 +231,10 @@ class Probe:
 
     def _refusal(self, error: BaseException) -> dict[str, str]:
         """Return why the script cannot be followed, and its line."""
+        if os.environ.get("CLOUDTRAIN_DEBUG"):
+            traceback.print_exception(error)
+        while error.__cause__ is not None:
+            error = error.__cause__
         message = str(error).strip().splitlines()
         text = message[0] if message else ""
         if not isinstance(error, Refusal | Blocked):
@@ -240,8 +244,6 @@ class Probe:
             if frame.filename.startswith(self.spec["code"]):
                 name = os.path.relpath(frame.filename, self.spec["code"])
                 place = f"{name}:{frame.lineno}"
-        if os.environ.get("CLOUDTRAIN_DEBUG"):
-            traceback.print_exception(error)
         return {"message": text[:300], "place": place}
 
     def _end(self, refused: dict[str, str] | None) -> NoReturn:

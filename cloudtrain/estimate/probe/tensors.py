@@ -210,12 +210,13 @@ class Tensors(TorchDispatchMode):
     @contextmanager
     def making(self, kind: str) -> Iterator[None]:
         """Make all new tensors fake in the block, and count them as of this kind."""
-        before = self.moving
-        self.moving = kind
-        try:
-            yield
-        finally:
-            self.moving = before
+        with self.ledger.turn:
+            before = self.moving
+            self.moving = kind
+            try:
+                yield
+            finally:
+                self.moving = before
 
     def __torch_dispatch__(
         self,
@@ -224,7 +225,12 @@ class Tensors(TorchDispatchMode):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        kwargs = kwargs or {}
+        with self.ledger.turn:
+            return self._run(func, types, args, kwargs or {})
+
+    def _run(
+        self, func: Any, types: Sequence[type], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
         if not _PLAIN.issuperset(types):
             return NotImplemented  # such as DTensor, whose own operations come here again
         if torch._C._get_dispatch_mode(_FAKE) is not None:
