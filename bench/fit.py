@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -191,9 +192,11 @@ CASES = (
 
 
 class Row(NamedTuple):
-    """The peak of a case in bytes: allocated, and estimated; or why it was not estimated."""
+    """The peak of a case in bytes: allocated, and estimated; or why it was not estimated. `whole` has the workspaces of
+    a CPU's convolutions, which a GPU's do not take."""
 
     name: str
+    whole: int
     allocated: int
     estimated: int
     allowed: float
@@ -219,11 +222,11 @@ def compare(case: Case, *, steps: int = 2, python: str = sys.executable) -> Row:
             script = scratch / "code" / "train.py"
             script.parent.mkdir()
             script.write_text(textwrap.dedent(case.script))
-        real = _allocated(case, script, scratch, steps, python)
+        whole, real = _allocated(case, script, scratch, steps, python)
         found = probe(case, script, scratch, steps, python)
         refused = found["refused"]
         words = f"{refused['place']} {refused['message']}" if refused else ""
-        return Row(case.name, real, found["peak"], case.allowed, words)
+        return Row(case.name, whole, real, found["peak"], case.allowed, words)
 
 
 def _environment(case: Case, rank: int, scratch: Path, port: int) -> dict[str, str]:
@@ -247,8 +250,8 @@ def _environment(case: Case, rank: int, scratch: Path, port: int) -> dict[str, s
     return {**os.environ, **variables}
 
 
-def _allocated(case: Case, script: Path, scratch: Path, steps: int, python: str) -> int:
-    """Return the most bytes that the rank of the case held at once."""
+def _allocated(case: Case, script: Path, scratch: Path, steps: int, python: str) -> tuple[int, int]:
+    """Return the most bytes that the rank of the case held at once, with and without workspaces."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port = sock.getsockname()[1]
@@ -270,19 +273,25 @@ def _allocated(case: Case, script: Path, scratch: Path, steps: int, python: str)
     result = scratch / f"allocated{case.rank}.json"
     if not result.exists():
         raise SystemExit(printed[case.rank].decode(errors="replace"))
-    return int(json.loads(result.read_text())["peak"])
+    found = json.loads(result.read_text())
+    return found["whole"], found["peak"]
 
 
 def probe(case: Case, script: Path, scratch: Path, steps: int, python: str) -> dict[str, object]:
-    """Run the rank of a case without memory, and return what was seen. Rank 0 runs beside it, because
-    it tells the stages of a pipeline what they hold."""
+    """Run the rank of a case without memory, and return what was seen. The ranks that it waits for run
+    beside it: stages of a pipeline tell each other what they hold."""
     (scratch / "program").mkdir()
     (scratch / "program" / "fit_probe").symlink_to(PROBE)
-    processes = [_probing(case, rank, script, scratch, steps, python) for rank in {0, case.rank}]
-    printed = [process.communicate(timeout=600)[0] for process in processes]
+    processes = {case.rank: _probing(case, case.rank, script, scratch, steps, python)}
+    while None in [process.poll() for process in processes.values()]:
+        for file in scratch.glob("wanted-*"):
+            rank = int(file.name.removeprefix("wanted-"))
+            if rank not in processes:
+                processes[rank] = _probing(case, rank, script, scratch, steps, python)
+        time.sleep(0.05)
     result = scratch / f"result{case.rank}.json"
     if not result.exists():
-        raise SystemExit("".join(printed))
+        raise SystemExit((scratch / f"printed{case.rank}.log").read_text(errors="replace"))
     found: dict[str, object] = json.loads(result.read_text())
     return found
 
@@ -300,14 +309,15 @@ def _probing(
     start = (
         "import sys; sys.path.insert(0, sys.argv.pop(1)); from fit_probe.run import main; main()"
     )
-    return subprocess.Popen(
-        [python, "-c", start, str(scratch / "program"), str(file)],
-        cwd=scratch,
-        env=_environment(case, rank, scratch, 1),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    with (scratch / f"printed{rank}.log").open("w") as printed:
+        return subprocess.Popen(
+            [python, "-c", start, str(scratch / "program"), str(file)],
+            cwd=scratch,
+            env=_environment(case, rank, scratch, 1),
+            stdout=printed,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
 
 
 def chosen(words: Sequence[str], python: str) -> Iterator[Case]:
@@ -329,14 +339,14 @@ def main() -> int:
     parser.add_argument("--python", default=sys.executable)
     arguments = parser.parse_args()
     rows = []
-    print(f"{'':24} {'allocated':>12} {'estimated':>12} {'error':>7}")
+    print(f"{'':24} {'with workspaces':>15} {'allocated':>12} {'estimated':>12} {'error':>7}")
     for case in chosen(arguments.only, arguments.python):
         row = compare(case, python=arguments.python)
         rows.append(row)
         words = row.refused or f"{row.error:+.1%}"
         mark = "" if row.is_right else "  WRONG"
         print(
-            f"{row.name:24} {row.allocated:>12,} {row.estimated:>12,} {words:>7}{mark}", flush=True
+            f"{row.name:24} {row.whole:>15,} {row.allocated:>12,} {row.estimated:>12,} {words:>7}{mark}", flush=True
         )
     if arguments.json:
         arguments.json.write_text(json.dumps([row._asdict() for row in rows], indent=1))

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
@@ -314,15 +316,23 @@ def _cost(item: MachineFit) -> tuple[float, float, str]:
     return dollars, rate, item.machine.name
 
 
+_TAKEN_FOR_GRANTED = {
+    "decisions": "decides by a value that only a real run has; here it decides no",
+    "selections": "selects by values that only a real run has; here it selects all",
+}
+"""What is noted of lines of the script, by the key of a result."""
+
+
 def _notes(probed: Sequence[Probed]) -> Iterable[str]:
     """Yield what the estimate takes for granted."""
     if not any(item.peak for item in probed):
         yield "the script puts nothing on the GPU"
-    places = dict[str, None]()
-    for item in probed:
-        places.update(dict.fromkeys(item.result["decisions"]))
-    for place in places:
-        yield f"{place} decides by a value that only a real run has; here it decides no"
+    for kind, words in _TAKEN_FOR_GRANTED.items():
+        places = dict[str, None]()
+        for item in probed:
+            places.update(dict.fromkeys(item.result[kind]))
+        for place in places:
+            yield f"{place or 'a library'} {words}"
 
 
 # The process that runs the script.
@@ -383,6 +393,8 @@ class _Place:
                 written = scratch / "written" / name
                 written.mkdir(parents=True)
                 self.paths[name] = str(written)
+        self.datasets = scratch / "datasets"
+        _link_files(_cache_of_datasets(), self.datasets)
 
     def start(self, rank: int) -> None:
         """Start the script as this rank."""
@@ -498,6 +510,7 @@ class _Place:
             **os.environ,
             "TMPDIR": str(self.scratch),
             "HF_HUB_OFFLINE": "1",
+            "HF_DATASETS_CACHE": str(self.datasets),
             "WANDB_MODE": "disabled",
             "MPLBACKEND": "agg",
             "OMP_NUM_THREADS": "1",
@@ -514,6 +527,21 @@ class _Place:
             raise UsageError(message, hint=hint, code="CT948")
         lines = output.strip().splitlines()
         raise _refused(self.job, lines[-1] if lines else "the process ended without a word")
+
+
+def _cache_of_datasets() -> Path:
+    """Return the folder of what Hugging Face's `datasets` has prepared on this machine."""
+    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    home = os.environ.get("HF_HOME") or Path(caches, "huggingface")
+    return Path(os.environ.get("HF_DATASETS_CACHE") or Path(home, "datasets"))
+
+
+def _link_files(source: Path, folder: Path) -> None:
+    """Make a folder with a link to each file of another one: what is written beside them stays in
+    the folder."""
+    with suppress(OSError, shutil.Error):
+        ignored = shutil.ignore_patterns("downloads", "*.lock")
+        shutil.copytree(source, folder, copy_function=os.symlink, ignore=ignored)
 
 
 _KEPT = 2**16

@@ -32,12 +32,13 @@ class Suite(NamedTuple):
 
 _LLM = "test_llm_finetune.py test_gpt_transformers.py"
 _COMMANDS = "test_command_runs.py::test_a_command_of"
+_USERS = "../estimate/test_users.py"
 
 SUITES = {
     "deepspeed": Suite(f"test_cifar_deepspeed.py {_COMMANDS}_deepspeed_runs", "deepspeed"),
     "tensorflow": Suite(f"test_mnist_tensorflow.py {_COMMANDS}_tensorflow_runs", "tensorflow"),
-    "integrations": Suite("test_integrations.py test_trainer_examples.py", "lightning"),
-    "llm": Suite(f"{_LLM} test_trainer_examples.py {_COMMANDS}_llm_finetune_runs", "trl"),
+    "integrations": Suite(f"test_integrations.py test_trainer_examples.py {_USERS}", "lightning"),
+    "llm": Suite(f"{_LLM} test_trainer_examples.py {_COMMANDS}_llm_finetune_runs {_USERS}", "trl"),
     "llm-pinned": Suite(f"{_LLM} test_trainer_examples.py", "trl", "llm"),
 }
 

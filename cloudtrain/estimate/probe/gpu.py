@@ -105,13 +105,15 @@ def _module(gpu: VisibleGpu, device: torch.device, tensors: Tensors) -> None:
         "utilization": 0,
     }
     for name, answer in answers.items():
-        setattr(torch.cuda, name, lambda *_, answer=answer, **__: answer)
+        for owner in (torch.cuda, torch.cuda.random):
+            setattr(owner, name, lambda *_, answer=answer, **__: answer)
     for name in (
         "_lazy_init", "init", "set_device", "synchronize", "empty_cache", "ipc_collect", "seed",
         "seed_all", "manual_seed", "manual_seed_all", "set_rng_state", "set_rng_state_all",
         "reset_peak_memory_stats", "reset_max_memory_allocated", "set_per_process_memory_fraction",
     ):  # fmt: skip
-        setattr(torch.cuda, name, nothing)
+        for owner in (torch.cuda, torch.cuda.random):
+            setattr(owner, name, nothing)
     for name in ("Stream", "ExternalStream", "Event", "stream", "device", "device_of"):
         setattr(torch.cuda, name, _Queue)
     replace(
@@ -125,7 +127,11 @@ def _module(gpu: VisibleGpu, device: torch.device, tensors: Tensors) -> None:
         memory_stats=lambda *_: defaultdict(int),
         mem_get_info=lambda *_: (gpu.memory - ledger.total, gpu.memory),
     )
-    replace(torch._C, _get_accelerator=lambda *_: torch.device("cuda"))
+    replace(
+        torch._C,
+        _get_accelerator=lambda *_: torch.device("cuda"),
+        _cuda_getCurrentRawStream=lambda *_: 0,
+    )
     replace(
         torch.accelerator,
         current_accelerator=lambda *_, **__: torch.device("cuda"),

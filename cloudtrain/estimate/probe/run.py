@@ -269,6 +269,7 @@ class Probe:
             ],
             "exchanges": [[*item, count] for item, count in exchanges.items()],
             "decisions": list(self.decisions.places),
+            "selections": list(self.decisions.selections),
         }
 
 

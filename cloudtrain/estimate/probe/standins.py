@@ -15,12 +15,13 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.rpc
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils.data import DataLoader
 
 from .ledger import COMMUNICATION, GRADIENTS, PARAMETERS
-from .tensors import Exchange, Tensors, guess
+from .tensors import Exchange, Refusal, Tensors, guess
 
 
 def stand_in(tensors: Tensors, mail: Path) -> None:
@@ -32,6 +33,7 @@ def stand_in(tensors: Tensors, mail: Path) -> None:
     _compiler()
     _loaders()
     _processes(_Mail(mail))
+    _calls()
     _threads(tensors)
     _data_parallel(tensors)
 
@@ -158,6 +160,30 @@ def _files() -> None:
             with open(file, "wb"):
                 pass
 
+    address = torch.UntypedStorage.data_ptr
+
+    def address_of(self: Any) -> int:
+        # safetensors takes tensors without memory for parts of one, if they have one address
+        return self._cdata if self.device.type == "meta" else address(self)
+
+    torch.UntypedStorage.data_ptr = address_of  # type: ignore[method-assign]
+    with contextlib.suppress(ImportError):
+        import safetensors.torch as safetensors
+
+        save_file = safetensors.save_file
+
+        def save_weights(weights: dict[str, Any], file: Any, metadata: Any = None) -> None:
+            # a small model is read again by some scripts
+            if sum(weight.nbytes for weight in weights.values()) > _MOST_SAVED:
+                save(weights, file)
+                return
+            zeros = {
+                name: torch.zeros(weight.shape, dtype=weight.dtype)
+                for name, weight in weights.items()
+            }
+            save_file(zeros, file, metadata)
+
+        replace(safetensors, save_file=save_weights)
     load = torch.load
 
     def load_here(*arguments: object, **options: object) -> Any:
@@ -168,6 +194,10 @@ def _files() -> None:
         import torch.distributed.checkpoint as checkpoint
 
         replace(checkpoint, save=nothing, async_save=lambda *_, **__: _Done())
+
+
+_MOST_SAVED = 2**28
+"""Bytes of a model up to which its weights are written, as zeros."""
 
 
 class _Done:
@@ -322,6 +352,16 @@ def _processes(mail: _Mail) -> None:
         TCPStore=lambda *_, **__: _Store(),
         PrefixStore=lambda _prefix, store: store,
     )
+
+
+def _calls() -> None:
+    """Refuse to wait for ranks that call each other."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise Refusal("its ranks call each other by `torch.distributed.rpc`, and one runs alone")
+
+    if dist.rpc.is_available():
+        replace(dist.rpc, init_rpc=refuse)
 
 
 def _data_parallel(tensors: Tensors) -> None:

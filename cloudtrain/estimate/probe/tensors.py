@@ -27,6 +27,7 @@ aten = torch.ops.aten
 _PLAIN = {torch.Tensor, FakeTensor, torch.nn.Parameter}
 _ASKS = (aten._local_scalar_dense.default, aten.item.default)
 """Operations that ask for a value. The second one is asked of tensors of the inference mode."""
+_SELECTS = (aten.nonzero.default, aten.masked_select.default, aten.index.Tensor)
 _COLLECTIVES = ("c10d", "_c10d_functional")
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
 _HERE = os.path.dirname(__file__)
@@ -82,17 +83,23 @@ class Decisions:
     Attributes:
         answer: how each of them decides in this run.
         places: the lines, as `FILE:LINE`.
+        selections: the lines that select by such values, which select all here.
     """
 
     def __init__(self, folder: str, *, answer: bool) -> None:
         self.answer = answer
         self.places: dict[str, None] = {}
+        self.selections: dict[str, None] = {}
         self._folder = folder
 
     def decide(self) -> bool:
         """Return the answer, and note the line of the script that asks."""
         self.places[self.place()] = None
         return self.answer
+
+    def select(self) -> None:
+        """Note the line of the script that selects."""
+        self.selections[self.place()] = None
 
     def place(self) -> str:
         """Return the innermost line of the script that is being executed; empty outside of it."""
@@ -204,7 +211,7 @@ class Tensors(TorchDispatchMode):
     def is_on_device(self, tensor: Any) -> bool:
         """Return whether a tensor is in the memory that is counted."""
         if not self.has_gpu:
-            return True
+            return not tensor.is_meta
         return isinstance(tensor, FakeTensor) and self.ledger.kind_of(tensor) != HOST
 
     @contextmanager
@@ -244,6 +251,8 @@ class Tensors(TorchDispatchMode):
             is_fake = self._becomes_fake(inputs, kwargs)
         if func.namespace in _COLLECTIVES:
             self._exchange(func, args)
+        if is_fake and func in _SELECTS:
+            func, args, kwargs = self._select_all(func, *args)
 
         self.depth += 1
         try:
@@ -258,6 +267,28 @@ class Tensors(TorchDispatchMode):
             inputs[0].zero_()  # it would have got values that only a real run has
         self._count(func, args, kwargs, inputs, result)
         return result
+
+    def _select_all(self, func: Any, tensor: Any, chosen: Any = None) -> tuple[Any, Any, Any]:
+        """Return an operation with its arguments that selects all, in place of one whose size
+        depends on values."""
+        if func is aten.nonzero.default:
+            self._decisions.select()
+            size = [tensor.numel(), tensor.dim()]
+            return aten.new_empty.default, (tensor, size), {"dtype": torch.int64}
+        if func is aten.masked_select.default:
+            self._decisions.select()
+            shape = torch.broadcast_shapes(tensor.shape, chosen.shape)
+            return aten.new_empty.default, (tensor, [shape.numel()]), {}
+
+        indices: list[Any] = []
+        for index in chosen:
+            if index is None or index.dtype not in (torch.bool, torch.uint8):
+                indices.append(index)
+                continue
+            self._decisions.select()
+            with self.fakes:
+                indices += [torch.empty(index.numel(), dtype=torch.int64)] * index.dim()
+        return func, (tensor, indices), {}
 
     def _becomes_fake(self, inputs: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         """Return whether an operation on real tensors has a fake result: one on the GPU, or one in
@@ -312,7 +343,7 @@ class Tensors(TorchDispatchMode):
         kind = self._kind(func, inputs)
         outputs = list(tensors_in(result))
         for tensor in outputs:
-            if isinstance(tensor, FakeTensor) or not (self.has_gpu or tensor.is_meta):
+            if not tensor.is_meta and (isinstance(tensor, FakeTensor) or not self.has_gpu):
                 is_on_device |= kind != HOST
                 self.ledger.add(tensor, kind)
         if not is_on_device or func.is_view:
