@@ -457,11 +457,10 @@ class _Place:
             if os.environ.get("CLOUDTRAIN_DEBUG"):
                 sys.stderr.write(output)
             if not self._has_result(rank):
-                self._explain(output)
-            try:
-                result = json.loads((folder / "result.json").read_text())
-            except ValueError:
-                raise _refused(self.job, "the script has overwritten its estimate") from None
+                self._explain(output, self.processes[rank].returncode)
+            result = _result_in(folder / "result.json")
+            if result is None:
+                raise _refused(self.job, "the script has overwritten its estimate")
             refused = result["refused"]
             if refused:
                 raise _refused(self.job, refused["message"], refused["place"])
@@ -519,14 +518,37 @@ class _Place:
             "PYTHONPATH": os.pathsep.join(filter(None, python_path)),
         }
 
-    def _explain(self, output: str) -> None:
+    def _explain(self, output: str, code: int) -> None:
         """Raise the error for a process that left no result."""
         if "No module named 'torch'" in output:
             message = f"`{self.python}` has no torch, which estimates the job"
             hint = 'pip install "cloudtrain[torch]", or `--python` with an interpreter that has it'
             raise UsageError(message, hint=hint, code="CT948")
+        if code < 0:
+            raise _refused(self.job, f"{signal.Signals(-code).name} ended the script")
         lines = output.strip().splitlines()
-        raise _refused(self.job, lines[-1] if lines else "the process ended without a word")
+        raise _refused(self.job, lines[-1] if lines else f"the script ended with code {code}")
+
+
+_RESULT = {
+    "refused": (dict, type(None)), "peak": int, "kinds": dict, "place": str, "batches": list,
+    "operations": list, "exchanges": list, "decisions": list, "selections": list,
+}  # fmt: skip
+"""The types of what a rank writes."""
+
+
+def _result_in(file: Path) -> dict[str, Any] | None:
+    """Return what a rank has written; None if it is something else."""
+    try:
+        result = json.loads(file.read_text("utf-8"))
+    except ValueError:
+        return None
+    if not isinstance(result, dict):
+        return None
+    for name, kind in _RESULT.items():
+        if not isinstance(result.get(name, file), kind):
+            return None
+    return result
 
 
 def _cache_of_datasets() -> Path:

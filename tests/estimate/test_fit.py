@@ -67,16 +67,29 @@ def test_a_script_for_a_gpu_is_estimated_without_one(
 
 
 REFUSED = {
-    "a size that values decide": ("x = model(torch.ones(8, 4)).nonzero()", 8),
+    "a size that values decide": ("x = model(torch.ones(8, 4)).unique()", 8),
+    "ranks that call each other": (
+        "import torch.distributed.rpc as rpc; rpc.init_rpc('server', rank=0, world_size=2)", 8,
+    ),
     "the network": ("import socket; socket.create_connection(('192.0.2.1', 80))", 8),
     "another program": ("import subprocess; subprocess.run(['true'])", 8),
     "a file of the user": ("open('/opt/theirs.txt', 'w')", 8),
     "a process": ("import os; os.fork()", 8),
+    "a new interpreter": (
+        "import multiprocessing as mp; mp.get_context('spawn').Process(target=print).start()", 8,
+    ),
     "a signal": ("import os, signal; os.kill(os.getppid(), signal.SIGTERM)", 8),
     "a move to elsewhere": ("import os; os.rename('train.py', '/opt/theirs.py')", 8),
     "more memory than there is": ("torch.empty(2**50)", 8),
     "a mistake": ("model(torch.ones(8, 5))", 8),
     "no step": ("raise SystemExit(0)", None),
+    "its end by a signal": ("import ctypes; ctypes.string_at(0)", None),
+    "an end before the first step": ("import os; os._exit(0)", None),
+    "a result of its own": (
+        "import gc, os; "
+        "spec = [x for x in gc.get_objects() if isinstance(x, dict) and 'mail' in x][0]; "
+        "open(spec['result'], 'w').write('[]'); os._exit(0)", None,
+    ),
 }
 
 
@@ -165,6 +178,48 @@ def test_a_thread_reads_batches_ahead(job_of: JobOf, sagemaker: ct.SageMaker) ->
     """Its operations are counted beside those of the script, and neither disturbs the other."""
     report = ct.fit(job_of(AHEAD), sagemaker)
     assert report.kinds["parameters"] == pytest.approx(4 * 65 * 64, abs=1024)
+
+
+SELECTS = """
+    import torch
+    from torch import nn
+    model = nn.Linear(64, 64).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for step in range(3):
+        y = model(torch.ones(8, 64, device="cuda"))
+        assert y[y > 0].shape == y.masked_select(y > 0).shape == (512,)
+        assert y.nonzero().shape == (512, 2) and y[:, 0][y[:, 0] > 0].shape == (8,)
+        y[y > 0].sum().backward()
+        optimizer.step()
+"""
+
+
+@torch_test
+def test_a_mask_selects_all(job_of: JobOf, sagemaker: ct.SageMaker) -> None:
+    """No more than that can be selected, and the report names the lines."""
+    report = ct.fit(job_of(SELECTS), sagemaker)
+    assert any("train.py:8 selects by values" in note for note in report.notes)
+    assert report.kinds["gradients"] == pytest.approx(4 * 65 * 64, abs=1024)
+
+
+MOVED = """
+    import copy, torch
+    from torch import nn
+    model = nn.Linear(1024, 1024)
+    shapes = copy.deepcopy(model).to("meta")
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for step in range(3):
+        model(torch.ones(8, 1024)).sum().backward()
+        optimizer.step()
+"""
+
+
+@torch_test
+def test_a_copy_on_the_meta_device_takes_nothing(job_of: JobOf, sagemaker: ct.SageMaker) -> None:
+    """Neither as on a CPU, where no GPU is known."""
+    job = job_of(MOVED, resources={"instance_type": {"sagemaker": "ml.c5.xlarge"}})
+    report = ct.fit(job, sagemaker)
+    assert report.kinds["parameters"] == pytest.approx(4 * 1025 * 1024, rel=0.01)
 
 
 DDP = """

@@ -24,7 +24,7 @@ from torch.optim.optimizer import (
 
 from .gpu import VisibleGpu, stand_in_for
 from .ledger import GRADIENTS, KINDS, OPTIMIZER, PARAMETERS, Ledger
-from .standins import stand_in
+from .standins import nothing, replace, stand_in
 from .tensors import Decisions, Refusal, Tensors, _Guess, attention_flops
 
 _NETWORK = {"socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "socket.sendto"}
@@ -32,6 +32,7 @@ _PROGRAMS = {
     "subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork", "os.forkpty",
     "os.kill", "os.killpg", "pty.spawn",
 }  # fmt: skip
+_NO_PROCESS = "no process is started or stopped while a job is estimated"
 _NONE = slice(0, 0)
 _FIRST = slice(0, 1)
 _SECOND = slice(1, 2)
@@ -65,14 +66,24 @@ def _watch(scratch: str) -> None:
         if event in _NETWORK:
             raise Blocked("the network is not used while a job is estimated")
         if event in _PROGRAMS:
-            raise Blocked("no process is started or stopped while a job is estimated")
+            raise Blocked(_NO_PROCESS)
         for path in arguments[_CHANGES.get(event, _NONE)]:
             if not is_own(path):
                 raise Blocked(f"`{path}` is not changed while a job is estimated")
         if event == "open" and arguments[2] & _WRITES and not is_own(arguments[0]):
             raise Blocked(f"`{arguments[0]}` is not written while a job is estimated")
 
+    def refuse(*_: object) -> NoReturn:
+        raise Blocked(_NO_PROCESS)
+
     sys.addaudithook(hook)
+    # multiprocessing starts its programs without an event
+    with contextlib.suppress(ImportError):
+        import _posixsubprocess
+        from multiprocessing import resource_tracker
+
+        replace(_posixsubprocess, fork_exec=refuse)
+        replace(resource_tracker, register=nothing, unregister=nothing)
 
 
 class Modules:
@@ -237,7 +248,9 @@ class Probe:
             error = error.__cause__
         message = str(error).strip().splitlines()
         text = message[0] if message else ""
-        if not isinstance(error, Refusal | Blocked):
+        if isinstance(error, MemoryError):
+            text = "the script itself takes more than half of this machine's memory"
+        elif not isinstance(error, Refusal | Blocked):
             text = f"{type(error).__name__}: {text}"
         place = ""
         for frame in traceback.extract_tb(error.__traceback__):
