@@ -185,7 +185,13 @@ CASES = (
     Case("spleen", "spleen_segmentation/train.py", ("--steps", "5"), 2, 0, 0.1, "monai"),
     Case("pipeline, first stage", "pipeline_gpt/train.py", PIPELINE, 2, 0),
     Case("pipeline, last stage", "pipeline_gpt/train.py", PIPELINE, 2, 1),
-    Case("pipeline, interleaved", "pipeline_gpt/train.py", (*PIPELINE, "--schedule", "interleaved"), 2, 0),
+    Case(
+        "pipeline, interleaved",
+        "pipeline_gpt/train.py",
+        (*PIPELINE, "--schedule", "interleaved"),
+        2,
+        0,
+    ),
     Case("pipeline, two replicas", "pipeline_gpt/train.py", (*PIPELINE, "--replicas", "2"), 4, 0),
     Case("Trainer", TRAINER, (), 1, 0, 0.05, "transformers"),
 )
@@ -346,7 +352,8 @@ def main() -> int:
         words = row.refused or f"{row.error:+.1%}"
         mark = "" if row.is_right else "  WRONG"
         print(
-            f"{row.name:24} {row.whole:>15,} {row.allocated:>12,} {row.estimated:>12,} {words:>7}{mark}", flush=True
+            f"{row.name:24} {row.whole:>15,} {row.allocated:>12,} {row.estimated:>12,} {words:>7}{mark}",
+            flush=True,
         )
     if arguments.json:
         arguments.json.write_text(json.dumps([row._asdict() for row in rows], indent=1))

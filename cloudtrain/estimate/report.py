@@ -172,7 +172,10 @@ class FitReport(Printable):
             fast = count / own.step.least
             rows.append(("speed", f"{slow:,.0f} to {fast:,.0f} {what}/s, all ranks together"))
         if own.hours is not None:
-            rows.append(("training", _range(own.hours, "{:,.1f}") + " hours"))
+            hours = _range(own.hours, "{:,.1f}") + " hours"
+            if own.hours[1] < 1:
+                hours = _range([60 * bound for bound in own.hours], "{:.2g}") + " minutes"
+            rows.append(("training", hours))
         if own.dollars is not None:
             rows.append(("cost", _range(own.dollars, "${:,.2f}") + " at list prices"))
         return rows
@@ -192,7 +195,7 @@ class FitReport(Printable):
                 marks.append("fastest")
             machine = item.machine
             step = "-" if item.step is None else _range(item.step, "{:.3g}")
-            hours = "-" if item.hours is None else _range(item.hours, "{:,.1f}")
+            hours = "-" if item.hours is None else _range(item.hours, "{:,.2f}")
             dollars = "-" if item.dollars is None else _range(item.dollars, "${:,.2f}")
             verdict = Span(item.verdict, _STYLES[item.verdict])
             name = f"{item.instances} x {machine.name}"

@@ -406,16 +406,21 @@ class _Place:
             "import sys; sys.path.insert(0, sys.argv.pop(1)); "
             "from fit_probe.run import main; main()"
         )
-        with (own / "output.log").open("wb") as output:
-            self.processes[rank] = subprocess.Popen(
-                [self.python, "-c", start, str(self.scratch / "program"), str(spec)],
-                cwd=self.code,
-                env=self._environment(rank),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+        try:
+            with (own / "output.log").open("wb") as output:
+                self.processes[rank] = subprocess.Popen(
+                    [self.python, "-c", start, str(self.scratch / "program"), str(spec)],
+                    cwd=self.code,
+                    env=self._environment(rank),
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            message = f"cannot start `{self.python}`: {error.strerror}"
+            hint = "`--python` names an interpreter that has torch"
+            raise UsageError(message, hint=hint, code="CT948") from None
 
     def is_running(self) -> bool:
         """Return whether a rank is still running, and none has failed.

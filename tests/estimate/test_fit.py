@@ -62,6 +62,7 @@ def test_a_script_for_a_gpu_is_estimated_without_one(
     assert report.own.dollars is not None
     assert any("train.py:18" in note for note in report.notes)  # where `best` decides
     html = report._repr_html_()
+    assert " minutes" in html  # a thousand of its steps take seconds
     assert "A10G" in html
     assert "gradients" in html
 
@@ -69,14 +70,16 @@ def test_a_script_for_a_gpu_is_estimated_without_one(
 REFUSED = {
     "a size that values decide": ("x = model(torch.ones(8, 4)).unique()", 8),
     "ranks that call each other": (
-        "import torch.distributed.rpc as rpc; rpc.init_rpc('server', rank=0, world_size=2)", 8,
+        "import torch.distributed.rpc as rpc; rpc.init_rpc('server', rank=0, world_size=2)",
+        8,
     ),
     "the network": ("import socket; socket.create_connection(('192.0.2.1', 80))", 8),
     "another program": ("import subprocess; subprocess.run(['true'])", 8),
     "a file of the user": ("open('/opt/theirs.txt', 'w')", 8),
     "a process": ("import os; os.fork()", 8),
     "a new interpreter": (
-        "import multiprocessing as mp; mp.get_context('spawn').Process(target=print).start()", 8,
+        "import multiprocessing as mp; mp.get_context('spawn').Process(target=print).start()",
+        8,
     ),
     "a signal": ("import os, signal; os.kill(os.getppid(), signal.SIGTERM)", 8),
     "a move to elsewhere": ("import os; os.rename('train.py', '/opt/theirs.py')", 8),
@@ -88,7 +91,8 @@ REFUSED = {
     "a result of its own": (
         "import gc, os; "
         "spec = [x for x in gc.get_objects() if isinstance(x, dict) and 'mail' in x][0]; "
-        "open(spec['result'], 'w').write('[]'); os._exit(0)", None,
+        "open(spec['result'], 'w').write('[]'); os._exit(0)",
+        None,
     ),
 }
 
@@ -315,3 +319,10 @@ def test_the_command_exits_with_1_if_the_job_does_not_fit(
     code = run_command(["fit", "job.yaml", "--target", "sagemaker", "--json"])
     assert code == 1
     assert json.loads(capsys.readouterr().out)["verdict"] == "does not fit"
+
+
+def test_an_interpreter_that_is_not_there_is_named(job_of: JobOf, sagemaker: ct.SageMaker) -> None:
+    """It is no defect of the program."""
+    with pytest.raises(ct.CloudtrainError, match="cannot start `/nowhere/python`") as caught:
+        ct.fit(job_of(GPU), sagemaker, python="/nowhere/python")
+    assert caught.value.code == "CT948"
