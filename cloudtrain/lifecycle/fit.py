@@ -535,7 +535,7 @@ class _Place:
         raise _refused(self.job, lines[-1] if lines else f"the script ended with code {code}")
 
 
-_RESULT = {
+_RESULT: dict[str, type | tuple[type, ...]] = {
     "refused": (dict, type(None)), "peak": int, "kinds": dict, "place": str, "batches": list,
     "operations": list, "exchanges": list, "decisions": list, "selections": list,
 }  # fmt: skip

@@ -206,6 +206,28 @@ def test_a_mask_selects_all(job_of: JobOf, sagemaker: ct.SageMaker) -> None:
     assert report.kinds["gradients"] == pytest.approx(4 * 65 * 64, abs=1024)
 
 
+FLEX = """
+    import torch
+    from torch import nn
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+    flex = torch.compile(flex_attention)
+    mask = create_block_mask(lambda b, h, q, k: q >= k, None, None, 256, 256, device="cuda")
+    model = nn.Linear(64, 64).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for step in range(3):
+        x = model(torch.ones(2, 4, 256, 64, device="cuda"))
+        flex(x, x, x, block_mask=mask).sum().backward()
+        optimizer.step()
+"""
+
+
+@torch_test
+def test_flexible_attention_keeps_no_matrix(job_of: JobOf, sagemaker: ct.SageMaker) -> None:
+    """It is compiled in a real run."""
+    report = ct.fit(job_of(FLEX), sagemaker)
+    assert 0 < report.kinds["activations"] < 8 * 4 * 256 * 256
+
+
 MOVED = """
     import copy, torch
     from torch import nn

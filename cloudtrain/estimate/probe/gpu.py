@@ -6,6 +6,7 @@ a GPU need other memory (autocast, attention, dropout), the other operation repl
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import defaultdict
 from collections.abc import Callable
@@ -339,4 +340,13 @@ def _kernels(tensors: Tensors) -> None:
             return drop(input, p, training, inplace)
         return torch.native_dropout(input, p, True)[0]
 
+    def flexible(query: Any, key: Any, value: Any, *_: object, **options: Any) -> Any:
+        # compiled, it keeps what the other kernel keeps
+        kept = {name: options[name] for name in ("scale", "enable_gqa") if name in options}
+        return attend(query, key, value, **kept)
+
     replace(functional, scaled_dot_product_attention=attention, dropout=dropout)
+    with contextlib.suppress(ImportError):
+        from torch.nn.attention import flex_attention
+
+        replace(flex_attention, flex_attention=flexible)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import pickle
 import threading
@@ -168,8 +169,7 @@ def _files() -> None:
 
     torch.UntypedStorage.data_ptr = address_of  # type: ignore[method-assign]
     with contextlib.suppress(ImportError):
-        import safetensors.torch as safetensors
-
+        safetensors = importlib.import_module("safetensors.torch")
         save_file = safetensors.save_file
 
         def save_weights(weights: dict[str, Any], file: Any, metadata: Any = None) -> None:
