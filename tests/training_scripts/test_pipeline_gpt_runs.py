@@ -101,22 +101,6 @@ def test_stopped_it_goes_on_with_other_stages_replicas_and_schedule(
     assert second.last("test_loss") == pytest.approx(alone.last("test_loss"), abs=FIVE_DECIMALS)
 
 
-def test_a_dry_run_says_what_each_process_would_hold(script: Path, tmp_path: Path) -> None:
-    """Without starting any of them: the stages, and the fullest process."""
-    grid = ["--world", "16", "--shards", "2", "--tensor", "2", "--precision", "bf16"]
-    found = run(tmp_path, sys.executable, script, "--dry_run", *SIZE, *grid, "--global_batch", "32")
-    assert found.exit_code == 0, found.errors
-    assert found.lines[0] == (
-        "16 processes: replicas 1 x shards 2 x stages 4 x tensor 2; 1 of 4 stages on each; bf16"
-    )
-    assert [line.split()[:2] for line in found.lines[2:6]] == [
-        [str(stage), str(stage)] for stage in range(4)
-    ]
-    assert re.fullmatch(
-        r"[\d,]+ parameters; the fullest process is \d with [\d.]+ GiB, .*", found.lines[-1]
-    )
-
-
 @pytest.mark.slow
 def test_it_goes_on_from_shards_and_tensor_parallelism(
     script: Path, alone: Run, tmp_path: Path

@@ -13,10 +13,12 @@ The schedules; the stages balanced by memory instead of by time:
 What the schedules cost, beside the theory, as tables, as a timeline and as a picture:
     torchrun --nproc-per-node 4 train.py --measure
 
-Shards and tensor parallelism beside the stages; all such grids against one process; what each GPU of a large job holds:
+Shards and tensor parallelism beside the stages; all such grids against one process:
     torchrun --nproc-per-node 8 train.py --shards 2 --tensor 2 --precision bf16
     torchrun --nproc-per-node 8 train.py --compare
-    python train.py --dry_run --world 32 --shards 4 --tensor 2 --global_batch 32 --precision bf16
+
+Whether a large job fits its GPUs, seen on this machine without one:
+    cloudtrain fit job_gpu_7b.yaml --target sagemaker
 
 As a job: this machine, Amazon SageMaker, Azure Machine Learning; then with SageMaker's own library, smp:
     cloudtrain submit job.yaml
@@ -125,8 +127,6 @@ class Config:
 
     # do not train; the gradients of all grids of these processes, beside those of one process
     compare: bool = False
-    dry_run: bool = False  # do not train; what each of `world` processes would hold
-    world: int = 8  # processes of a dry run
     measure: bool = False  # do not train; measure the schedules, and say how far theory is away
     experiments: list[Literal["exact", "bubble", "speed"]] = field(
         default_factory=lambda: ["exact", "bubble", "speed"]
@@ -142,7 +142,7 @@ AT_LEAST = {
     "warmup_steps": -1, "decay_share": 0, "min_rate": 0, "weight_decay": 0, "beta1": 0, "beta2": 0,
     "steps": 0, "global_batch": 1, "microbatches": 1,
     "replicas": 1, "shards": 1, "tensor": 1, "chunks": 1, "report_every": 1, "checkpoint_every": 1, "step_delay": 0,
-    "repeat": 1, "sleep": 0, "world": 1,
+    "repeat": 1, "sleep": 0,
 }  # fmt: skip
 
 config = runtime.arguments(Config, at_least=AT_LEAST)
@@ -158,12 +158,6 @@ from layouts import begin, collect_garbage, shape_of  # noqa: E402
 from pipeline import Alone, Pipeline, Replicas, check, gather, make_stages, take_place  # noqa: E402
 
 start = start_of(config, Config())
-if config.dry_run:
-    from fit import print_fit
-
-    print_fit(config)
-    sys.exit()
-
 group, device = begin(config, sends=True)
 if config.measure or config.compare:
     from compare import OF_GRIDS, compare
