@@ -23,6 +23,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from cloudtrain.code.unpack import unpack
+from cloudtrain.documents import JsonObject
 from cloudtrain.errors import UsageError
 from cloudtrain.estimate.devices import GpuInstance
 from cloudtrain.estimate.kept import FOLDER, Estimate, estimate_key, keep
@@ -542,7 +543,7 @@ _RESULT: dict[str, type | tuple[type, ...]] = {
 """The types of what a rank writes."""
 
 
-def _result_in(file: Path) -> dict[str, Any] | None:
+def _result_in(file: Path) -> JsonObject | None:
     """Return what a rank has written; None if it is something else."""
     try:
         result = json.loads(file.read_text("utf-8"))

@@ -335,12 +335,20 @@ def _kernels(tensors: Tensors) -> None:
             arguments = (arguments[0], 0.0, *arguments[2:])
         return attend(query, key, value, *arguments, **options)
 
-    def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+    def dropout(
+        input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+    ) -> torch.Tensor:
         if not training or not p or not tensors.is_on_device(input):
             return drop(input, p, training, inplace)
         return torch.native_dropout(input, p, True)[0]
 
-    def flexible(query: Any, key: Any, value: Any, *_: object, **options: Any) -> Any:
+    def flexible(
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        *_: object,
+        **options: object,
+    ) -> torch.Tensor:
         # compiled, it keeps what the other kernel keeps
         kept = {name: options[name] for name in ("scale", "enable_gqa") if name in options}
         return attend(query, key, value, **kept)

@@ -163,7 +163,7 @@ def _files() -> None:
 
     address = torch.UntypedStorage.data_ptr
 
-    def address_of(self: Any) -> int:
+    def address_of(self: torch.UntypedStorage) -> int:
         # safetensors takes tensors without memory for parts of one, if they have one address
         return self._cdata if self.device.type == "meta" else address(self)
 
@@ -172,7 +172,9 @@ def _files() -> None:
         safetensors = importlib.import_module("safetensors.torch")
         save_file = safetensors.save_file
 
-        def save_weights(weights: dict[str, Any], file: Any, metadata: Any = None) -> None:
+        def save_weights(
+            weights: dict[str, torch.Tensor], file: str, metadata: object = None
+        ) -> None:
             # a small model is read again by some scripts
             if sum(weight.nbytes for weight in weights.values()) > _MOST_SAVED:
                 save(weights, file)

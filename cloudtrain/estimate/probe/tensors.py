@@ -236,8 +236,12 @@ class Tensors(TorchDispatchMode):
             return self._run(func, types, args, kwargs or {})
 
     def _run(
-        self, func: Any, types: Sequence[type], args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> Any:
+        self,
+        func: torch._ops.OpOverload,
+        types: Sequence[type],
+        args: Sequence[Any],
+        kwargs: Mapping[str, object],
+    ) -> object:
         if not _PLAIN.issuperset(types):
             return NotImplemented  # such as DTensor, whose own operations come here again
         if torch._C._get_dispatch_mode(_FAKE) is not None:
@@ -268,7 +272,9 @@ class Tensors(TorchDispatchMode):
         self._count(func, args, kwargs, inputs, result)
         return result
 
-    def _select_all(self, func: Any, tensor: Any, chosen: Any = None) -> tuple[Any, Any, Any]:
+    def _select_all(
+        self, func: torch._ops.OpOverload, tensor: torch.Tensor, chosen: Any = None
+    ) -> tuple[torch._ops.OpOverload, tuple[object, ...], dict[str, object]]:
         """Return an operation with its arguments that selects all, in place of one whose size
         depends on values."""
         if func is aten.nonzero.default:
@@ -280,7 +286,7 @@ class Tensors(TorchDispatchMode):
             shape = torch.broadcast_shapes(tensor.shape, chosen.shape)
             return aten.new_empty.default, (tensor, [shape.numel()]), {}
 
-        indices: list[Any] = []
+        indices: list[torch.Tensor | None] = []
         for index in chosen:
             if index is None or index.dtype not in (torch.bool, torch.uint8):
                 indices.append(index)
