@@ -894,7 +894,7 @@ def _resources(part: Codec) -> Codec:
         for name in ("locations", "maxInstanceCount"):
             if "dockerArgsList" in value and name in value:
                 wrong.append(f"{name} beside dockerArgsList")
-        for name in value["properties"]:
+        for name in _mapping(value["properties"]):
             if _RENAMED.get(name.lower(), name) != name:
                 wrong.append(f"properties.{name}")
         if wrong:

@@ -192,6 +192,7 @@ WORDLESS = {
     "docker_list": (Case({}, RESOURCES), ["resources.locations beside dockerArgsList", "resources.maxInstanceCount beside dockerArgsList"]),
     "resources": (overrides(resources={"instanceCount": "2", "cores": 3}), ["resources.instanceCount", "resources.cores"]),
     "resource_property": (overrides(resources={"properties": {"Singularity": {}}}), ["resources.properties.Singularity"]),
+    "resource_properties": (overrides(resources={"properties": 5}), ["resources"]),
     "limits": (overrides(limits={"jobLimitsType": "Command", "timeout": "PT90S"}), ["limits.timeout"]),
     "limits_kind": (overrides(limits={"jobLimitsType": "Sweep", "timeout": "PT1M", "maxTotalTrials": 1}), ["limits.jobLimitsType", "limits.maxTotalTrials"]),
     "tier": (overrides(queueSettings={"jobTier": "Cheap"}), ["queueSettings.jobTier"]),
