@@ -321,9 +321,10 @@ def fit(
     steps: int | None = None,
     samples: int | None = None,
     every: bool = False,
+    suggest: str | None = None,
     config: str | Path | None = None,
     training: Mapping[str, str] | None = None,
-    on_rank: Callable[[int], None] | None = None,
+    on_run: Callable[[str], None] | None = None,
 ) -> FitReport:
     """Return an estimate of the memory of a job's ranks, and of the time of a step.
 
@@ -340,10 +341,11 @@ def fit(
         steps: the steps of the whole training, for its time and cost.
         samples: the same in samples over all ranks.
         every: compare all instance types of the target.
+        suggest: the hyperparameter with the batch of a rank: also find its largest value that fits.
         config: the `config.json` of a dense decoder, or its folder: estimate by closed formulas,
             and run nothing.
         training: the numbers for the formulas: `batch`, `context`, `zero`, `tensor`, `recompute`.
-        on_rank: called with the rank before it runs.
+        on_run: called with what is run, such as `rank 0` or `rank 0 with batch_size=8`.
 
     Raises:
         UsageError: the script cannot be followed; the message has its line.
@@ -354,8 +356,8 @@ def fit(
     place = _where(job, target, profile)
     ready = _prepare(job, place, ignore, place_of)
     file = None if config is None else Path(config)
-    question = Question(steps, samples, every, python, file, training or {})
-    return estimate(ready.first, _next_plan(ready), question, on_rank=on_rank)
+    question = Question(steps, samples, every, suggest, python, file, training or {})
+    return estimate(ready.first, _next_plan(ready), question, on_run=on_run)
 
 
 def pin(job: AnyJob | Sweep, target: AnyTarget = None, *, profile: str | None = None) -> Any:

@@ -9,6 +9,7 @@ from html import escape
 from cloudtrain.documents import JsonObject
 from cloudtrain.estimate.devices import GpuInstance
 from cloudtrain.estimate.memory import CONTEXT, Need, Verdict
+from cloudtrain.estimate.suggest import Suggestion
 from cloudtrain.estimate.time import StepTime, assumptions
 from cloudtrain.machines.table import over
 from cloudtrain.plans.document import (
@@ -90,6 +91,7 @@ class FitReport(Printable):
         need: the bytes with what a GPU needs besides the tensors.
         own: the machine of the job; None if it is unknown.
         others: the other machines, the cheapest first.
+        suggestion: the largest batch that fits the job's machine; None if it was not sought.
         notes: what the estimate takes for granted.
         seconds: how long the estimate took.
     """
@@ -105,6 +107,7 @@ class FitReport(Printable):
     batch: Batch | None
     own: MachineFit | None
     others: Sequence[MachineFit] = ()
+    suggestion: Suggestion | None = None
     notes: Sequence[str] = ()
     seconds: float = 0.0
 
@@ -123,6 +126,8 @@ class FitReport(Printable):
         data = asdict(self)
         data["verdict"] = self.verdict
         data["need"] = self.need._asdict()
+        if self.suggestion is not None:
+            data["suggestion"] = self.suggestion._asdict()
         return data
 
     def document(self) -> Document:
@@ -138,6 +143,8 @@ class FitReport(Printable):
         if self.own is not None:
             rows.append(("needed", f"{_gib(self.need.least)} to {_gib(self.need.most)} of a GPU"))
             rows += self._speed(self.own)
+        if self.suggestion is not None:
+            rows.append(("largest", _largest(self.suggestion)))
 
         blocks: list[Block] = [Heading(f"{self.job_name} on {self.target}"), Pairs(rows)]
         if self.others:
@@ -234,6 +241,29 @@ class FitReport(Printable):
             '<div style="position:relative;max-width:60em;margin:6px 0">'
             f'<div style="display:flex;height:22px">{boxes}</div>{line}</div>\n'
         )
+
+
+def _largest(found: Suggestion) -> Span:
+    """Return the words about the largest batch."""
+    name, value, needs, end = found
+    if value is None:
+        smallest = min(needs)
+        need = needs[smallest]
+        reason = "is refused by the script" if need is None else f"needs up to {_gib(need)}"
+        return Span(f"none fits: {name}={smallest} {reason}", "bad")
+    words = f"{name}={value} fits, with up to {_gib(needs[value] or 0.0)}"
+    larger = sorted(other for other in needs if other > value)
+    # of those that were tried, one that needs too much says more than one that is refused
+    larger.sort(key=lambda other: needs[other] is None)
+    if end == "level":
+        words += "; larger values need no more"
+    elif end == "tries":
+        words += "; larger values may fit, too"
+    elif larger:
+        need = needs[larger[0]]
+        reason = "is refused by the script" if need is None else f"needs up to {_gib(need)}"
+        words += f"; {larger[0]} {reason}"
+    return Span(words, "good")
 
 
 def _gib(size: float) -> str:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from cloudtrain.code.unpack import unpack
 from cloudtrain.documents import JsonObject
@@ -29,6 +29,7 @@ from cloudtrain.estimate.devices import GpuInstance
 from cloudtrain.estimate.kept import FOLDER, Estimate, estimate_key, keep
 from cloudtrain.estimate.memory import Decoder, Need, Training, kinds_of
 from cloudtrain.estimate.report import Batch, FitReport, MachineFit
+from cloudtrain.estimate.suggest import Suggestion, largest_that_fits
 from cloudtrain.estimate.time import Collective, StepTime, Work, step_time
 from cloudtrain.job.training import TrainingJob
 from cloudtrain.lifecycle.preparing.prepare import Ready
@@ -137,6 +138,8 @@ class Question(NamedTuple):
     """Of the whole training, over all ranks."""
     every: bool = False
     """Compare all types of the target."""
+    suggest: str | None = None
+    """The hyperparameter of which the largest value that fits is sought."""
     python: str | None = None
     """The interpreter that runs the script. Default: that of the local target."""
     config: Path | None = None
@@ -146,13 +149,13 @@ class Question(NamedTuple):
 
 
 def estimate(
-    ready: Ready, plan: Plan, asked: Question, *, on_rank: Callable[[int], None] | None = None
+    ready: Ready, plan: Plan, asked: Question, *, on_run: Callable[[str], None] | None = None
 ) -> FitReport:
     """Estimate the job, and keep what was found for the checks of later submissions.
 
     Args:
         plan: the plan of the job on its target.
-        on_rank: called with the rank before it runs.
+        on_run: called with what is run, such as `rank 0` or `rank 0 with batch_size=8`.
 
     Raises:
         UsageError: the script cannot be followed; the message has the line and why.
@@ -170,12 +173,12 @@ def estimate(
         return _by_formulas(job, plan.target, asked, layout, row)
     machine = None if row is None or not row.gpus else GpuInstance.of(row)
     python = asked.python or _interpreter(ready)
-    probed = _probe(ready, layout, machine, python, on_rank or _say_nothing)
+    probe = _Probe(ready, layout, machine, python, on_run or _say_nothing)
+    batch_size = _batch_size(job, asked.suggest, machine)
+    original = cast("TrainingJob", ready.original)
+    probed = probe.run(original)
     worst = max(probed, key=lambda item: item.peak)
-
-    need = Need.of(worst.peak)
-    if machine is None:
-        need = Need(float(worst.peak), float(worst.peak))
+    need = probe.need(probed)
     batch = worst.batch(layout)
     steps = _steps(asked, batch)
     compare = _Comparison(probed, layout, need, steps)
@@ -184,6 +187,9 @@ def estimate(
         key = estimate_key(job, ready.tree.identity.sha256, layout.world)
         keep(ready.where.here.state_dir / FOLDER, key, found)
     others = _others(reading, compare) if asked.every else []
+    suggestion = None
+    if asked.suggest is not None:
+        suggestion = probe.largest(original, asked.suggest, batch_size, need)
     return FitReport(
         job_name=job.name,
         target=plan.target,
@@ -196,6 +202,7 @@ def estimate(
         batch=batch,
         own=None if machine is None else compare.with_machine(machine),
         others=others,
+        suggestion=suggestion,
         notes=list(_notes(probed)),
         seconds=time.perf_counter() - started,
     )
@@ -237,8 +244,8 @@ def _by_formulas(
     )
 
 
-def _say_nothing(_rank: int) -> None:
-    """Be called before each rank."""
+def _say_nothing(_words: str) -> None:
+    """Be called before each run."""
 
 
 def _interpreter(ready: Ready) -> str:
@@ -261,6 +268,31 @@ def _row_of(reading: Reading) -> InstanceType | None:
                 gpus = reading.resources.gpus_per_instance or row.gpus
                 return replace(row, name=gpu, gpus=gpus, price=None)
     return None
+
+
+def _batch_size(job: TrainingJob, name: str | None, machine: GpuInstance | None) -> int:
+    """Return the value of the hyperparameter whose largest value is sought; 1 if none is.
+
+    Raises:
+        UsageError: the job has no such number, or no GPU to compare with.
+    """
+    if name is None:
+        return 1
+    if machine is None:
+        hint = "name a target and an `instance_type`, or `resources.gpu`"
+        raise UsageError("no GPU is known that a batch could fit", hint=hint, code="CT948")
+    value = str(job.hyperparameters.get(name, ""))
+    if value.isdecimal() and int(value):
+        return int(value)
+    numbers = []
+    for other, number in job.hyperparameters.items():
+        if str(number).isdecimal():
+            numbers.append(f"`{other}`")
+    hint = f"`--set hyperparameters.{name}=1` adds it, if the script has it"
+    if numbers:
+        hint = f"the job has {', '.join(numbers)}; {hint}"
+    message = f"the job has no hyperparameter `{name}` that is a positive whole number"
+    raise UsageError(message, hint=hint, code="CT948")
 
 
 def _steps(asked: Question, batch: Batch | None) -> float | None:
@@ -339,51 +371,75 @@ def _notes(probed: Sequence[Probed]) -> Iterable[str]:
 # The process that runs the script.
 
 
-def _probe(
-    ready: Ready,
-    layout: Layout,
-    machine: GpuInstance | None,
-    python: str,
-    on_rank: Callable[[int], None],
-) -> list[Probed]:
-    """Run the first rank, and those that it waits for: the other stages of its pipeline."""
-    with tempfile.TemporaryDirectory(prefix="cloudtrain-fit-") as folder:
-        place = _Place(ready, layout, machine, python, Path(os.path.realpath(folder)))
-        try:
-            on_rank(0)
-            place.start(0)
-            while place.is_running():
-                for rank in place.wanted():
-                    on_rank(rank)
-                    place.start(rank)
-                time.sleep(0.05)
-        finally:
-            place.stop()
-        return place.results()
+class _Probe(NamedTuple):
+    """Runs a job's script with one value of its hyperparameters or another."""
+
+    ready: Ready
+    layout: Layout
+    machine: GpuInstance | None
+    python: str
+    on_run: Callable[[str], None]
+
+    def run(self, job: TrainingJob, words: str = "") -> list[Probed]:
+        """Run the first rank, and those that it waits for: the other stages of its pipeline.
+        `words` say what is different about the job."""
+        with tempfile.TemporaryDirectory(prefix="cloudtrain-fit-") as folder:
+            place = _Place(self, job, Path(os.path.realpath(folder)))
+            try:
+                self.on_run(f"rank 0{words}")
+                place.start(0)
+                while place.is_running():
+                    for rank in place.wanted():
+                        self.on_run(f"rank {rank}{words}")
+                        place.start(rank)
+                    time.sleep(0.05)
+            finally:
+                place.stop()
+            return place.results()
+
+    def need(self, probed: Sequence[Probed]) -> Need:
+        """Return what the rank with the highest peak needs."""
+        peak = max(item.peak for item in probed)
+        if self.machine is None:
+            return Need(float(peak), float(peak))
+        return Need.of(peak)
+
+    def largest(self, job: TrainingJob, name: str, first: int, need_of_first: Need) -> Suggestion:
+        """Return the largest value of a hyperparameter that fits the GPU. `first`: its value in the
+        job, which has been run."""
+        assert self.machine is not None
+
+        def need_of(value: int) -> Need | None:
+            if value == first:
+                return need_of_first
+            values = {**job.hyperparameters, name: value}
+            changed = job.model_copy(update={"hyperparameters": values})
+            with suppress(UsageError):
+                return self.need(self.run(changed, f" with {name}={value}"))
+            return None
+
+        return largest_that_fits(name, first, need_of, self.machine.memory)
 
 
 class _Place:
     """The folder in which the script is run, with its code."""
 
-    def __init__(
-        self, ready: Ready, layout: Layout, machine: GpuInstance | None, python: str, scratch: Path
-    ) -> None:
-        self.layout = layout
-        self.machine = machine
-        self.python = python
+    def __init__(self, probe: _Probe, job: TrainingJob, scratch: Path) -> None:
+        self.layout = probe.layout
+        self.machine = probe.machine
+        self.python = probe.python
         self.scratch = scratch
         self.code = scratch / "code"
         self.mail = scratch / "mail"
         self.mail.mkdir()
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
         self.deadline = time.monotonic() + LIMIT
-        job = ready.original
-        assert isinstance(job, TrainingJob)
         self.job = job
 
         archive = scratch / "code.tar.gz"
-        ready.tree.write(archive)
-        unpack(archive, self.code, ready.tree.identity.sha256)
+        tree = probe.ready.tree
+        tree.write(archive)
+        unpack(archive, self.code, tree.identity.sha256)
         # as a package of another name, because the interpreter may have another cloudtrain
         (scratch / "program").mkdir()
         (scratch / "program" / "fit_probe").symlink_to(_PROBE)

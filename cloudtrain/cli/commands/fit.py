@@ -28,6 +28,14 @@ def fit_command(
     every: Annotated[
         bool, flag("--all", "Compare every instance type of the target that has enough GPUs.")
     ] = False,
+    suggest: Annotated[
+        str | None,
+        option(
+            "--suggest",
+            "HYPERPARAMETER",
+            "Also find the largest value of this hyperparameter, such as batch_size, that fits.",
+        ),
+    ] = None,
     config: Annotated[
         Path | None,
         option(
@@ -56,6 +64,7 @@ def fit_command(
     Examples:
       cloudtrain fit job.yaml --target sagemaker
       cloudtrain fit job.yaml --target azureml --steps 10000 --all
+      cloudtrain fit job.yaml --target slurm --suggest batch_size
       cloudtrain fit train.py --gpu A100-80GB:8 --target slurm
       cloudtrain fit job.yaml --config Llama-3.1-8B --training context=8192
       cloudtrain fit job.yaml --json | jq .verdict
@@ -74,10 +83,11 @@ def fit_command(
             steps=steps,
             samples=samples,
             every=every,
+            suggest=suggest,
             config=config,
             training=numbers,
             python=submission.python,
-            on_rank=lambda rank: say(f"running two steps of the script as rank {rank}"),
+            on_run=lambda words: say(f"running two steps of the script as {words}"),
             **inputs.choices(file, submission),
         )
     if json:
