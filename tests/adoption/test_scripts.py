@@ -447,6 +447,7 @@ UNSENDABLE = {
 }  # fmt: skip
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("case", UNSENDABLE)
 def test_what_botocore_would_not_send_is_no_job(case: str, tmp_path: Path) -> None:
     """With the real one: the script fails there, so that nothing is equal to such a request."""

@@ -175,6 +175,7 @@ def test_diff_of_two_runs_of_a_service(
     assert "the lines of changed files are not shown" in gone.out
 
 
+@pytest.mark.slow
 def test_code_that_is_gone_from_the_bucket(
     cli: Cli, aws: FakeAws, make_source: Callable[..., Path], tmp_path: Path
 ) -> None:

@@ -148,6 +148,7 @@ def test_refused(run: Run, cli: Cli) -> None:
     assert "has ended: it is stopped [CT958]" in result.err
 
 
+@pytest.mark.slow
 def test_shell_on_a_terminal(run: Run) -> None:
     """Without a command it is the user's shell. Ctrl-C reaches what runs in it, and neither `exec` nor the run."""
     environ = {
@@ -169,6 +170,7 @@ def test_shell_on_a_terminal(run: Run) -> None:
     assert not run.state.is_final
 
 
+@pytest.mark.slow
 def test_ports(run: Run, cli: Cli, tmp_path: Path) -> None:
     """A port of the run is another one here, for as long as the command runs: every byte, many connections at once. One
     that is in use is refused; one where nothing listens is said."""

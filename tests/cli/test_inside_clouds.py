@@ -108,6 +108,7 @@ def add(programs: Path, name: str, text: str) -> Path:
     return calls
 
 
+@pytest.mark.slow
 def test_sagemaker(
     cli: Cli, fake: FakeAws, name: str, programs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

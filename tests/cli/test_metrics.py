@@ -174,28 +174,29 @@ def test_pictures_as_files(cli: Cli, run_of: Runner, file: str, start: bytes) ->
     assert Path(file).read_bytes().startswith(start)
 
 
-@pytest.mark.parametrize(
-    ("words", "text"),
-    [
-        (["last", "--save", "x.gif"], "`.svg`"),
-        (["last", "--save", "missing/x.png"], "No such file"),
-        (["last", "--save", "x.png", "--plot"], "exclude each other"),
-        (["last", "--plot", "--scale", "wide"], "`linear` or `log`"),
-        (["last", "--mean", "--csv"], "remove `--mean`"),
-        (["last", "--by", "sed"], "did you mean `seed`"),
-        (["--tag", "team=b"], "no run has the tag `team=b`"),
-        ([], "`cloudtrain metrics last`"),
-    ],
-)
-def test_wrong_options(cli: Cli, run_of: Runner, words: list[str], text: str) -> None:
+WRONG = [
+    (["last", "--save", "x.gif"], "`.svg`"),
+    (["last", "--save", "missing/x.png"], "No such file"),
+    (["last", "--save", "x.png", "--plot"], "exclude each other"),
+    (["last", "--plot", "--scale", "wide"], "`linear` or `log`"),
+    (["last", "--mean", "--csv"], "remove `--mean`"),
+    (["last", "--by", "sed"], "did you mean `seed`"),
+    (["--tag", "team=b"], "no run has the tag `team=b`"),
+    ([], "`cloudtrain metrics last`"),
+]
+
+
+def test_wrong_options(cli: Cli, run_of: Runner) -> None:
     """Each is an error with what to type, and nothing is written."""
     run_of(reports("1"), hyperparameters={"seed": 1})
-    refused = cli("metrics", *words)
-    assert (refused.code, refused.out) == (2, "")
-    assert text in " ".join(refused.err.split())
-    assert not list(Path().glob("x.*"))
+    for words, text in WRONG:
+        refused = cli("metrics", *words)
+        assert (refused.code, refused.out) == (2, "")
+        assert text in " ".join(refused.err.split())
+        assert not list(Path().glob("x.*"))
 
 
+@pytest.mark.slow
 def test_the_mean_of_runs_that_differ_in_a_seed(cli: Cli, run_of: Runner) -> None:
     """They are found by a tag; runs with other hyperparameters are another group."""
     script = "import sys\nloss = 1 + float(sys.argv[sys.argv.index('--seed') + 1])\n"
@@ -226,21 +227,18 @@ def test_patterns_for_the_job_file_find_the_same(cli: Cli, run_of: Runner) -> No
     assert (column.source, column.value) == ("patterns", values)
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "text"),
-    [
+def test_wrong_words(cli: Cli, run_of: Runner) -> None:
+    """Each is an error with what to type."""
+    run_of(PRINTS)
+    for words, code, text in (
         (["last", "los"], 2, "did you mean `loss`"),
         (["nothing"], 3, "there is no run `nothing`"),
         (["last", "--csv", "--plot"], 2, "exclude each other"),
         (["last", "job", "loss", "acc", "last"], 2, "`last` is neither a run nor a metric"),
-    ],
-)
-def test_wrong_words(cli: Cli, run_of: Runner, words: list[str], code: int, text: str) -> None:
-    """Each is an error with what to type."""
-    run_of(PRINTS)
-    refused = cli("metrics", *words)
-    assert refused.code == code
-    assert text in " ".join(refused.err.split())
+    ):
+        refused = cli("metrics", *words)
+        assert refused.code == code
+        assert text in " ".join(refused.err.split())
 
 
 def test_a_run_without_metrics(cli: Cli, run_of: Runner) -> None:
@@ -254,24 +252,24 @@ def test_a_run_without_metrics(cli: Cli, run_of: Runner) -> None:
     assert two.code == 2
 
 
-@pytest.mark.parametrize(
-    ("name", "best"),
-    [
-        ("val_loss", "0"),
-        ("eval/rmse", "0"),
-        ("word_error", "0"),
-        ("accuracy", "4"),
-        ("confidence", "4"),
-        ("power", "4"),
-        ("loss/weight", "4"),
-    ],
-)
-def test_which_value_is_best(cli: Cli, run_of: Runner, name: str, best: str) -> None:
+BEST = {
+    "val_loss": "0",
+    "eval/rmse": "0",
+    "word_error": "0",
+    "accuracy": "4",
+    "confidence": "4",
+    "power": "4",
+    "loss/weight": "4",
+}
+
+
+def test_which_value_is_best(cli: Cli, run_of: Runner) -> None:
     """The lowest of a loss or an error by the last part of its name, else the highest."""
-    script = reports("1").replace("accuracy=0.1 * step", f"**{{{name!r}: step}}")
-    run_of(script)
-    (row,) = table(cli("metrics", "last", name).out)
-    assert row[-2:] == [best, f"{int(best)}"]
+    values = ", ".join(f"{name!r}: step" for name in BEST)
+    run_of(reports("1").replace("accuracy=0.1 * step", f"**{{{values}}}"))
+    for name, best in BEST.items():
+        (row,) = table(cli("metrics", "last", name).out)
+        assert row[-2:] == [best, f"{int(best)}"], name
 
 
 ALARMS = """\

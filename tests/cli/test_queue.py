@@ -118,6 +118,7 @@ def test_a_day_in_the_queue(cli: Cli, submit: Submit, state_dir: Path) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.lifecycle
 def test_the_setting(cli: Cli, job: str) -> None:
     """`queue = true` is the default then, and `--no-queue` goes round it."""

@@ -455,6 +455,7 @@ def test_more_than_there_can_be_is_all(cli: Cli, scripted: Path, job: str) -> No
     assert cli("logs", "last", "--tail", many).out == cli("logs", "last").out != ""
 
 
+@pytest.mark.slow
 def test_a_beginning_of_many_names_says_how_many_more(cli: Cli, scripted: Path, job: str) -> None:
     """The hint names five runs, and how to see the others."""
     names = [submitted(cli) for _ in range(6)]

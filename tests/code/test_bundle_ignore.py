@@ -197,6 +197,7 @@ odd_names = st.text(
 ).filter(lambda name: name not in (".", "..") and not name.startswith((".", "cloudtrain")))
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(80), deadline=None)
 @given(
     name=odd_names

@@ -30,8 +30,8 @@ finally:
 
 REFERENCE = ROOT / "docs" / "reference"
 README = (ROOT / "README.md").read_text("utf-8")
-TRAINS = {"guides/spot.md"}
-"""Pages on which something trains."""
+SLOW = {"guides/spot.md", "guides/cost.md", "guides/coming-from.md", "guides/troubleshooting.md"}
+"""Pages on which something trains, or with many commands."""
 IN_CI = {
     "start/five-minutes.md",
     "start/first-run-on-aws.md",
@@ -50,7 +50,7 @@ TORCH = {"guides/hugging-face.md", "guides/lightning.md", "start/your-script.md"
         pytest.param(
             name,
             marks=[
-                *([pytest.mark.slow] if name in TRAINS else []),
+                *([pytest.mark.slow] if name in SLOW else []),
                 *([pytest.mark.in_ci] if name in IN_CI else []),
             ],
         )

@@ -69,6 +69,7 @@ def test_what_differs_stands_beside_what_came_out(run_of: Runner) -> None:
     assert lines[1].split()[-4:] == ["0.5", "-1.5", "-1.5", "0.75"]
 
 
+@pytest.mark.slow
 def test_groups_of_runs(run_of: Runner) -> None:
     """Without a name, those that differ in a seed alone; with one, those that agree in it."""
     runs = [run_of(rate=rate, seed=seed) for rate, seed in ((0.5, 1), (0.5, 2), (0.25, 2))]
@@ -92,6 +93,7 @@ def picture_in(page: str) -> str:
     return b64decode(data).decode()
 
 
+@pytest.mark.slow
 def test_a_notebook_shows_curves(run_of: Runner) -> None:
     """Of a run, of a comparison with a legend; none where there are no metrics."""
     pytest.importorskip("matplotlib")
@@ -120,6 +122,7 @@ def test_without_matplotlib(run_of: Runner, monkeypatch: pytest.MonkeyPatch) -> 
     assert (caught.value.code, "[plot]" in str(caught.value.hint)) == ("CT063", True)
 
 
+@pytest.mark.slow
 def test_a_table_for_pandas(run_of: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     """Hyperparameters stand beside results; times are timestamps. Without pandas, it is named."""
     run = run_of(rate=0.5, seed=1)

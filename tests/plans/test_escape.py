@@ -62,6 +62,7 @@ def unseen_in(text: str) -> list[str]:
     return [char for char in text if char != "\n" and not is_seen(char)]
 
 
+@pytest.mark.slow
 def test_every_character_of_unicode() -> None:
     """Whatever Unicode calls a control, a format, a line end or half a character is written out; no letter is."""
     for code in range(sys.maxunicode + 1):

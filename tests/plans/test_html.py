@@ -130,6 +130,7 @@ def test_a_mistake_in_a_notebook_is_its_text_alone(
     assert "--ignore" in (result.error_in_exec.hint or "")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium")
 def test_a_site_does_not_stretch_the_rows(tmp_path: Path) -> None:
     """The style of Material for MkDocs gives each cell of a table without a class more than a line of padding."""

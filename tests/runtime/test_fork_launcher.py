@@ -201,6 +201,7 @@ sys.exit(7)
 """
 
 
+@pytest.mark.slow
 def test_who_does_not_leave_is_killed_after_the_grace_period(tmp_path: Path) -> None:
     """SIGKILL follows SIGTERM, not at once and not never."""
     process = start(tmp_path, DEAF, "--grace-period", "0.5")
@@ -231,6 +232,7 @@ def test_sigterm_is_passed_on(tmp_path: Path) -> None:
     assert not (tmp_path / "logs/instance_0/fork/attempt_1").exists()
 
 
+@pytest.mark.slow
 def test_all_ranks_start_again_as_often_as_allowed(tmp_path: Path) -> None:
     """Each attempt knows its number and has its own output; the last failure is final."""
     script = (

@@ -131,6 +131,7 @@ def two(tmp_path: Path) -> Iterator[Ranks]:
 WORDS = "rank 1: in load_next_batch (train.py:5), standing still; rank 0: waits in all_reduce, called by <module> (train.py:8)"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick")
 def test_a_rank_that_stands_still_is_waited_for_and_then_stalled(
     two: Ranks, monkeypatch: pytest.MonkeyPatch
@@ -160,6 +161,7 @@ def test_a_rank_that_stands_still_is_waited_for_and_then_stalled(
     assert watch.last is None
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick")
 def test_half_of_the_timeout_is_enough(two: Ranks) -> None:
     """It is looked at half of it at the latest, and then it is stalled at once."""
@@ -217,6 +219,7 @@ def test_a_rank_that_a_signal_has_stopped_is_named(
     assert read_ranks(two.run)[1].is_alive
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick")
 def test_a_machine_that_does_not_answer_is_named_by_the_others(two: Ranks) -> None:
     """Each machine looks at its own ranks; the one with the lowest rank speaks. Rank 1 is on another machine here."""
@@ -385,6 +388,7 @@ def test_another_rank_watches_when_the_first_one_is_stopped(
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_on_a_cloud_a_stalled_run_ends_if_the_job_asks_for_it(
     cloud: OnACloud, tmp_path: Path
 ) -> None:

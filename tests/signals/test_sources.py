@@ -179,6 +179,7 @@ def test_lines_without_metrics_are_not_read_again(tmp_path: Path) -> None:
     assert list(run.metrics().columns()["train_loss"].value) == [0.9, 0.8, 0.7]
 
 
+@pytest.mark.slow
 def test_a_log_without_metrics_is_read_once(tmp_path: Path) -> None:
     """Of a run on this machine that has just ended."""
     run = run_of(tmp_path, "for i in range(5): print('reading block', i)")

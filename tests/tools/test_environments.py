@@ -114,6 +114,7 @@ def test_two_checkouts_share_what_is_installed(machine: Machine) -> None:
     assert machine.made("cloudtrain-environments") == 1
 
 
+@pytest.mark.slow
 def test_what_was_interrupted_is_made_anew(machine: Machine) -> None:
     """Half a copy is no environment, nor is half of what the machine shares."""
     checkout = machine.checkout()
@@ -128,6 +129,7 @@ def test_what_was_interrupted_is_made_anew(machine: Machine) -> None:
     assert not (checkout / ".venv-x-unfinished").exists()
 
 
+@pytest.mark.slow
 def test_a_name_does_not_remove_those_that_begin_with_it(machine: Machine) -> None:
     """An unfinished `x-pinned` may be in the hands of another process."""
     checkout = machine.checkout()

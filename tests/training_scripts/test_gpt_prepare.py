@@ -99,6 +99,7 @@ def test_rows_become_documents_whoever_reads_them(tmp_path: Path) -> None:
     assert any(name.startswith("val_") for name in sizes[0])
 
 
+@pytest.mark.slow
 def test_what_is_done_is_left_out_and_what_is_missing_made(tmp_path: Path) -> None:
     """After a stop, a piece without its record is made again, the others are not touched; damage is found."""
     write_jsonl(tmp_path / "data" / "raw" / "rows.jsonl", documents(60))

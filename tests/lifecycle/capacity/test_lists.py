@@ -203,7 +203,8 @@ def test_a_run_that_started_is_the_end(clouds: Clouds, source: Path, driven: Sub
     assert (run.status().state, len(clouds.created)) == (RunState.FAILED, 1)
 
 
-@pytest.mark.parametrize("comes", [False, True])
+@pytest.mark.slow_after(1)
+@pytest.mark.parametrize("comes", [True, False])
 def test_a_wait_is_over(clouds: Clouds, source: Path, driven: Submit, comes: bool) -> None:
     """The job is stopped, and the next is sent when it has stopped. If capacity comes while it is being stopped, it is
     the run of the list, which has failed: the user did not stop it."""
@@ -227,6 +228,7 @@ def test_a_wait_is_over(clouds: Clouds, source: Path, driven: Submit, comes: boo
     assert reasons_of(run, 1)[0].startswith("no capacity within 1s")
 
 
+@pytest.mark.slow
 def test_none_has_capacity(clouds: Clouds, source: Path, driven: Submit) -> None:
     """Each is tried once. With `give_up_after`, they are tried again and again until then."""
     clouds.live = fails_first(*[NONE_LEFT] * 100)
@@ -276,6 +278,7 @@ def test_stop_before_anything_was_sent(clouds: Clouds, source: Path, driven: Sub
     assert (status.state, clouds.created) == (RunState.STOPPED, [])
 
 
+@pytest.mark.slow
 def test_no_answer_blocks_the_list(clouds: Clouds, source: Path, driven: Submit) -> None:
     """The job was made, and the answer lost. The list waits until it knows."""
     clouds.aws.faults.close_after("CreateTrainingJob", times=4)

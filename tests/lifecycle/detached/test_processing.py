@@ -57,6 +57,7 @@ def use(of: str = "prep", **fields: object) -> ct.TrainingJob:
     return ct.TrainingJob(**{**words, **fields})  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_a_run_that_waits_keeps_its_code(here: Path) -> None:
     """`prune` removes archives after a day, and the other run may need longer."""
     first = prepare(here)

@@ -113,6 +113,7 @@ def _got(web: Web, mail: Mail, got: Path) -> Counter[tuple[str, str]]:
     return counts
 
 
+@pytest.mark.slow
 def test_it_dies_between_any_two_steps(
     senders: Senders, state_dir: Path, web: Web, settings: Callable[[str], Path]
 ) -> None:

@@ -89,26 +89,20 @@ def test_what_a_run_wrote_is_the_next_ones_input(prepare: Callable[..., ct.Run])
     assert [line.text for line in second.logs()] == ["a b c"]
 
 
-@pytest.mark.parametrize(
-    ("written", "below"),
-    [
-        ("run:prep/output/Lists", "outputs/Lists"),
-        ("run:prep/outputs/lists", "outputs/Lists"),
-        ("run:prep/output/Lists/deep", "outputs/Lists/deep"),
-        ("run:prep/model", "model"),
-        ("run:prep/checkpoint", "checkpoint"),
-        ("run:last/model", "model"),
-    ],
-)
-def test_every_place_of_a_run_can_be_named(
-    prepare: Callable[..., ct.Run], written: str, below: str
-) -> None:
+def test_every_place_of_a_run_can_be_named(prepare: Callable[..., ct.Run]) -> None:
     """Outputs (in any case of letters), what is below them, the model, the checkpoint."""
     first = prepare()
-    job = use(written, hyperparameters={}, command="ls ${{inputs.data}}")
-    assert (
-        ct.plan(job, "local").request["processes"][0]["argv"][-1] == f"ls {first.directory}/{below}"
-    )
+    for written, below in {
+        "run:prep/output/Lists": "outputs/Lists",
+        "run:prep/outputs/lists": "outputs/Lists",
+        "run:prep/output/Lists/deep": "outputs/Lists/deep",
+        "run:prep/model": "model",
+        "run:prep/checkpoint": "checkpoint",
+        "run:last/model": "model",
+    }.items():
+        job = use(written, hyperparameters={}, command="ls ${{inputs.data}}")
+        (process,) = ct.plan(job, "local").request["processes"]
+        assert process["argv"][-1] == f"ls {first.directory}/{below}"
 
 
 def test_a_run_is_named_whole_or_by_its_beginning(prepare: Callable[..., ct.Run]) -> None:

@@ -86,6 +86,7 @@ def rehearsed(
     )
 
 
+@pytest.mark.slow
 def test_a_script_that_survives(tmp_path: Path) -> None:
     """SIGTERM comes at the chosen step exactly, the script saves there, and every value is the same."""
     found = rehearsed(tmp_path, options={"at_step": 7})

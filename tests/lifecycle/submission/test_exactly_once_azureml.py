@@ -167,6 +167,7 @@ def job_with_data(job: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
     return job | {"inputs": {"train": {"azureml": f"{tmp_path}/data"}}}
 
 
+@pytest.mark.slow
 def test_the_points_of_data_are_all_known(
     fake: FakeAzure, submitter: Submitter, job_with_data: dict[str, Any]
 ) -> None:

@@ -122,6 +122,7 @@ def test_where_it_is_cut_does_not_matter(data: bytes, places: list[int]) -> None
     assert cut(*(data[a:b] for a, b in pairwise(edges))) == cut(data)
 
 
+@pytest.mark.slow
 @given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\r\n")), max_size=6))
 def test_every_line_comes_through(lines: list[str]) -> None:
     """Whatever it says."""

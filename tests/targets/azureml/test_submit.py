@@ -206,6 +206,7 @@ def test_busy_longer_than_patience_lasts(fake: FakeAzure, service: AzureMLServic
     assert fake.jobs.by_name == {}
 
 
+@pytest.mark.slow
 def test_throttling_is_waited_out_as_the_service_asks(
     fake: FakeAzure, service: AzureMLService
 ) -> None:

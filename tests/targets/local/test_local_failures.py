@@ -110,6 +110,7 @@ def test_process_that_ignores_sigterm(place: Place) -> None:
     assert run.nothing_is_left()
 
 
+@pytest.mark.slow
 def test_leftovers_are_killed(place: Place) -> None:
     """Processes that the script left behind end with the run, whether it succeeds or fails."""
     good = place.submit(SLEEPER, name="good")

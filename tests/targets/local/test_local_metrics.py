@@ -137,6 +137,7 @@ whole.touch()
 """
 
 
+@pytest.mark.slow
 def test_an_ordinary_script_is_rehearsed(tmp_path: Path) -> None:
     """Its curve is what the patterns read: interrupted, resumed and compared without a change to the script."""
     script = TRAIN.replace("WHOLE", repr(str(tmp_path / "whole")))

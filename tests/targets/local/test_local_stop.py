@@ -61,6 +61,7 @@ def test_state_while_stopping(place: Place) -> None:
     assert run.wait().state is RunState.STOPPED
 
 
+@pytest.mark.slow
 def test_sigkill_after_the_grace_period(place: Place) -> None:
     """Who ignores SIGTERM is killed when the grace period is over, and the reason says so."""
     run = place.submit(IGNORES, target=ct.Local(grace_period=1))
@@ -96,6 +97,7 @@ def _quoted_python(script: str) -> str:
     return f"{shlex.quote(sys.executable)} -c {shlex.quote(script)}"
 
 
+@pytest.mark.slow
 def test_max_runtime(place: Place) -> None:
     """A run that reaches its limit is stopped like any other, and says why."""
     status = place.submit("import time\ntime.sleep(3600)", max_runtime=1).wait()

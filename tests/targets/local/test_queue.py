@@ -158,6 +158,7 @@ def test_a_job_with_a_mask_of_its_own(place: Place) -> None:
     assert fixed.texts() == ["got 0,2"]
 
 
+@pytest.mark.slow
 def test_runs_outside_of_the_queue_are_seen(place: Place) -> None:
     """A run that does not wait starts at once; the GPU that it takes is given to nobody."""
     gpus = "0,1"
@@ -313,6 +314,7 @@ def test_killed_while_it_waits(place: Place) -> None:
         assert str(run.status.reason).endswith("was killed while the run was queued")
 
 
+@pytest.mark.slow
 def test_everything_killed_at_once(place: Place) -> None:
     """As after a power cut: the next run finds a queue in which nobody lives."""
     runs = [queued(place, f"run-{number}", HOLDS) for number in range(4)]

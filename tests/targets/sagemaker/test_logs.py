@@ -32,6 +32,7 @@ def texts(lines: Iterator[LogLine]) -> list[str]:
     return [line.text for line in lines]
 
 
+@pytest.mark.slow
 def test_no_log_group_yet(service: SageMakerService, job: Job) -> None:
     """Before the account's first line there is not even a group: no lines, no error."""
     assert list(service.logs(REF)) == []
@@ -156,6 +157,7 @@ def test_follow_through_faults(
     assert sorted(found) == sorted(WHOLE)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("life")
 def test_credentials_that_expire_while_following(fake: FakeAws, patient: SageMakerService) -> None:
     """They are read again, and following goes on."""

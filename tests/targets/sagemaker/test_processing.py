@@ -88,6 +88,7 @@ STATES: list[tuple[str, dict[str, str], RunState, str | None]] = [
 ]
 
 
+@pytest.mark.slow
 def test_every_state_of_the_service_is_known(run: ct.Run, there: Job) -> None:
     """With the reason of a failure: the container's own message, where the service knows only that it failed."""
     for status, more, state, reason in STATES:
@@ -96,6 +97,7 @@ def test_every_state_of_the_service_is_known(run: ct.Run, there: Job) -> None:
         assert (found.state, found.reason) == (state, reason)
 
 
+@pytest.mark.slow
 def test_the_log_is_that_of_processing_jobs(fake: FakeAws, run: ct.Run, there: Job) -> None:
     """Of all instances, in order, followed to the end."""
     for number, at in ((1, 10.0), (2, 11.0)):
