@@ -55,16 +55,16 @@ test-rest: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 --dist loadfile --durations 25 $(MOVING) -m "($(HEAVY)) and not (parity or smoke)"
 	CLOUDTRAIN_TEST_ELASTIC=1 $(BIN)/python -m pytest tests/targets/slurm/test_training.py -k elastic
 
-# A part of the same for CI: every second slow one, one in twenty of what trains, and other ones with each commit.
+# A part of the same for CI: every third slow one, one in thirty of what trains, and other ones with each commit.
 test-part: export CLOUDTRAIN_TEST_EXAMPLES := 20
 test-part: export CLOUDTRAIN_TEST_KILLS := 20
 test-part: export CLOUDTRAIN_TEST_METRIC_KILLS := 4
 test-part: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 2 --durations 12 $(MOVING) --first --share 2 --share-seed $(SEED) -m "(slow or hypothesis) and not ($(HEAVY) or parity or smoke)"
+	$(BIN)/python -m pytest -n 2 --durations 12 $(MOVING) --first --share 3 --share-seed $(SEED) -m "(slow or hypothesis) and not ($(HEAVY) or parity or smoke)"
 	$(BIN)/python -m pytest -n 3 tests/lifecycle/submission/test_kill_sweep.py
-	$(BIN)/python -m pytest -n 2 --dist loadfile --durations 12 $(MOVING) --first --share 2 --share-seed $(SEED) -m "(mpi or wheel or awscli or slurm or notebook) and not (browser or torch or parity or smoke or slow)"
+	$(BIN)/python -m pytest -n 2 --dist loadfile --durations 12 $(MOVING) --first --share 3 --share-seed $(SEED) -m "(mpi or wheel or awscli or slurm or notebook) and not (browser or torch or parity or smoke or slow)"
 	$(BIN)/python -m pytest --first -m "browser and not slow" tests/page/test_browser.py
-	$(BIN)/python -m pytest -n 2 --dist loadfile --durations 12 $(MOVING) --share 20 --share-seed $(SEED) -m "torch and not (slurm or notebook or parity or smoke or slow)"
+	$(BIN)/python -m pytest -n 2 --dist loadfile --durations 12 $(MOVING) --share 30 --share-seed $(SEED) -m "torch and not (slurm or notebook or parity or smoke or slow)"
 
 # Without PyTorch, real processes and kills.
 test-core: $(VENV)/.dev

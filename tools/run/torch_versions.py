@@ -3,6 +3,7 @@
     python tools/run/torch_versions.py [VERSION ...]            the versions of the page, unless given; exit code 1
                                                                 where a cell fails, or the page says otherwise
     python tools/run/torch_versions.py --write [VERSION ...]    write the page
+    python tools/run/torch_versions.py --share 3 --seed 7 2.13.0    a third of the cells
     python tools/run/torch_versions.py newest                   the newest version that the registry offers
 
 Each version but this environment's own has an environment beside `.venv`, `.venv-torch-2.8`. A cell either trains, with
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import os
+import random
 import re
 import secrets
 import signal
@@ -22,10 +24,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -198,11 +201,13 @@ def run(python: Path, cell: Cell) -> dict[tuple[str, str], tuple[str, str]]:
     return {(name, way): (verdict, output + errors) for way, verdict in found.items()}
 
 
-def column(version: str, pool: ThreadPoolExecutor) -> dict[tuple[str, str], str]:
-    """Return all cells of one version, as many at a time as the pool has threads."""
+def column(
+    version: str, cells: Sequence[Cell], pool: ThreadPoolExecutor
+) -> dict[tuple[str, str], str]:
+    """Return what the cells give with one version, as many at a time as the pool has threads."""
     python, started = interpreter_of(version), time.monotonic()
     found: dict[tuple[str, str], str] = {}
-    for cell, results in zip(CELLS, pool.map(lambda cell: run(python, cell), CELLS), strict=True):
+    for cell, results in zip(cells, pool.map(lambda cell: run(python, cell), cells), strict=True):
         for key, (verdict, output) in results.items():
             found[key] = verdict
             if not is_good(verdict):
@@ -256,15 +261,24 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--write", action="store_true")
     parser.add_argument("versions", nargs="*", default=VERSIONS)
+    parser.add_argument("--share", type=int, default=1, metavar="N", help="one of N cells")
+    parser.add_argument("--seed", type=int, default=0, help="chooses these cells")
     options = parser.parse_args()
+    cells = random.Random(options.seed).sample(CELLS, ceil(len(CELLS) / options.share))
+    if options.share == 1:
+        cells = CELLS  # in the order of the page
+    elif options.write:
+        parser.error("the page has all cells: give no --share")
     for version in options.versions:
         interpreter_of(version)
     with ThreadPoolExecutor(2) as pool:
-        columns = {version: column(version, pool) for version in options.versions}
+        columns = {version: column(version, cells, pool) for version in options.versions}
     good = all(is_good(verdict) for found in columns.values() for verdict in found.values())
     if options.write:
         PAGE.write_text(page(columns))
-    elif tuple(options.versions) == VERSIONS and PAGE.read_text() != (found := page(columns)):
+    elif (tuple(options.versions), options.share) == (VERSIONS, 1) and PAGE.read_text() != (
+        found := page(columns)
+    ):
         print(
             "docs/reference/torch-versions.md says something else; run `python tools/run/torch_versions.py --write`",
             file=sys.stderr,
