@@ -104,6 +104,8 @@ def problems_of(
     source = source or Source(root=model)
     problems: list[Problem] = []
     for item in error.errors(include_url=False):
+        if item["type"] == "too_short" and item["input"]:
+            continue  # wrong entries, which have errors of their own, are not counted
         below, node, parent = plain_path(tuple(item["loc"]), model)
         path = (*source.under, *below)
         cause = item.get("ctx", {}).get("error")
