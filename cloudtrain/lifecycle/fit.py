@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -639,11 +640,26 @@ def _end_of(log: Path) -> str:
         return file.read().decode(errors="replace")
 
 
+_HINTS = {
+    r"No module named|not installed|this script needs|there is no \w+ in `": (
+        "`--python PATH` names an interpreter that has the packages of the job"
+    ),
+    r"FileNotFoundError|was not found": (
+        "`--set inputs.NAME.local=FOLDER` names data that is here; a few rows of the same shape do"
+    ),
+}
+"""What to type, by words of a refusal."""
+
+
 def _refused(job: TrainingJob, message: str, place: str = "") -> UsageError:
     """Return the error for a script that cannot be followed. `place` is its line."""
     where = place or job.entry_point or "the command"
-    hint = (
-        "`--config FOLDER` estimates from the numbers of a model instead; "
-        "`cloudtrain explain CT948` says what can be followed"
-    )
+    for pattern, hint in _HINTS.items():
+        if re.search(pattern, message):
+            break
+    else:
+        hint = (
+            "`--config FOLDER` estimates from the numbers of a model instead; "
+            "`cloudtrain explain CT948` says what can be followed"
+        )
     return UsageError(f"{where}: {message}", hint=hint, code="CT948")

@@ -120,6 +120,27 @@ def test_what_cannot_be_followed_is_refused_with_its_line(
     assert caught.value.message.startswith(where)
 
 
+@torch_test
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        ("import of_nobody", "`--python PATH`"),
+        ("open('rows.csv')", "`--set inputs.NAME.local=FOLDER`"),
+        ("runtime.input_dir('text')", "`--set inputs.NAME.local=FOLDER`"),
+        ("torch.ones(3).cuda().unique()", "`--config FOLDER`"),
+    ],
+)
+def test_a_refusal_says_what_to_type(
+    line: str, hint: str, job_of: JobOf, sagemaker: ct.SageMaker
+) -> None:
+    """Its line is that of the script, also where cloudtrain's own module raised it."""
+    job = job_of(f"import torch\nfrom cloudtrain import runtime\n{line}\n")
+    with pytest.raises(ct.CloudtrainError) as caught:
+        ct.fit(job, sagemaker)
+    assert caught.value.message.startswith("train.py:3: ")
+    assert (caught.value.hint or "").startswith(hint)
+
+
 TEXTS = """
     import torch
     from torch import nn

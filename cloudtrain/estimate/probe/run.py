@@ -254,8 +254,9 @@ class Probe:
             text = f"{type(error).__name__}: {text}"
         place = ""
         for frame in traceback.extract_tb(error.__traceback__):
-            if frame.filename.startswith(self.spec["code"]):
-                name = os.path.relpath(frame.filename, self.spec["code"])
+            name = os.path.relpath(frame.filename, self.spec["code"])
+            # the bundle has cloudtrain's own modules, too
+            if not name.startswith((os.pardir, f"cloudtrain{os.sep}")):
                 place = f"{name}:{frame.lineno}"
         return {"message": text[:300], "place": place}
 
