@@ -410,9 +410,11 @@ def _data_parallel(tensors: Tensors) -> None:
 
         def _reducing(self, view: Any) -> Callable[[Any], None]:
             def reduce(parameter: Any) -> None:
+                if not self.require_backward_grad_sync:
+                    return  # the sum so far stays beside the bucket
                 if self.is_view:
                     parameter.grad = view.view_as(parameter)
-                if self.require_backward_grad_sync and dist.get_world_size() > 1:
+                if dist.get_world_size() > 1:
                     world = dist.get_world_size()
                     size = view.numel() * view.element_size()
                     instances = -(-world // tensors.local_world)
