@@ -1,6 +1,7 @@
 """Hold estimates of `cloudtrain fit` against the bytes that the same scripts really allocate on a CPU.
 
     python bench/fit.py [--json FILE] [--only WORD ...]        (needs torch; about ten minutes on two cores)
+    python bench/fit.py --estimate SCRIPT [OPTION ...]         only the estimate of one process
 
 Scripts of packages that are not installed are left out; `--python` names an interpreter that has them (transformers,
 monai). Each script runs twice: really, with the profiler of PyTorch's CPU allocator (`bench/allocated.py`), and as
@@ -173,7 +174,12 @@ CASES = (
     Case("gpt_fsdp, ddp", "gpt_fsdp/train.py", (*GPT, "--layout", "ddp"), 2),
     Case("gpt_fsdp, fsdp", "gpt_fsdp/train.py", GPT, 2),
     Case("gpt_fsdp, accumulated", "gpt_fsdp/train.py", (*GPT, "--accumulate", "2"), 2),
-    Case("gpt_fsdp, ddp, accumulated", "gpt_fsdp/train.py", (*GPT, "--layout", "ddp", "--accumulate", "2"), 2),
+    Case(
+        "gpt_fsdp, ddp, accumulated",
+        "gpt_fsdp/train.py",
+        (*GPT, "--layout", "ddp", "--accumulate", "2"),
+        2,
+    ),
     Case(
         "gpt_fsdp, gradients whole until the last part",
         "gpt_fsdp/train.py",
@@ -343,6 +349,19 @@ def chosen(words: Sequence[str], python: str) -> Iterator[Case]:
             yield case
 
 
+def estimate(script: str, *options: str) -> int:
+    """Print the estimate of a script in one process, in GiB."""
+    with tempfile.TemporaryDirectory() as folder:
+        scratch = Path(folder).resolve()
+        case = Case("", script, options)
+        found = probe(case, Path(script).resolve(), scratch, 2, sys.executable)
+    if found["refused"]:
+        print(found["refused"])
+        return 1
+    print(f"estimated {int(str(found['peak'])) / 2**30:.6f} GiB")
+    return 0
+
+
 def main() -> int:
     """Print the table."""
     parser = argparse.ArgumentParser(
@@ -351,7 +370,10 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--python", default=sys.executable)
+    parser.add_argument("--estimate", nargs=argparse.REMAINDER, metavar="SCRIPT")
     arguments = parser.parse_args()
+    if arguments.estimate:
+        return estimate(*arguments.estimate)
     rows = []
     print(f"{'':24} {'with workspaces':>15} {'allocated':>12} {'estimated':>12} {'error':>7}")
     for case in chosen(arguments.only, arguments.python):

@@ -169,6 +169,7 @@ def judged(machine: Machine, is_met: bool) -> bool | None:
 Part = Callable[[Machine], Iterator[Figure]]
 DIGITS = SCRIPTS / "digits_ddp" / "train.py"
 GPT = SCRIPTS / "gpt_fsdp" / "train.py"
+FIT = ROOT / "bench" / "fit.py"
 TUNE = SCRIPTS / "llm_finetune" / "train.py"
 
 
@@ -270,10 +271,15 @@ def decoder(machine: Machine) -> Iterator[Figure]:
         yield Figure("decoder, MFU", mfu, "%", "at least 30", judged(machine, mfu >= 30))
     peak = number(r"([\d,]+) MiB at most", out)
     yield Figure("decoder, peak memory", peak, "MiB", "reported")
-    planned = checked(machine.run("decoder", GPT, *arguments, "--dry_run", "--world", "1"))
-    ratio = 1024 * number(r"the most at once in a step, with activations +([\d.]+)", planned) / peak
+    estimated = checked(
+        machine.run(
+            "decoder", FIT, "--estimate", str(GPT), *arguments,
+            CLOUDTRAIN_INPUT_TEXT=str(work / "text"),
+        )
+    )  # fmt: skip
+    ratio = 1024 * number(r"estimated ([\d.]+) GiB", estimated) / peak
     yield Figure(
-        "dry run beside that memory",
+        "estimate beside that memory",
         ratio,
         "of measured",
         "0.75 to 1.25",

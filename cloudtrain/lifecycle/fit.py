@@ -654,12 +654,15 @@ _HINTS = {
 def _refused(job: TrainingJob, message: str, place: str = "") -> UsageError:
     """Return the error for a script that cannot be followed. `place` is its line."""
     where = place or job.entry_point or "the command"
+    return UsageError(f"{where}: {message}", hint=_hint_for(message), code="CT948")
+
+
+def _hint_for(refusal: str) -> str:
+    """Return what to type after a refusal."""
     for pattern, hint in _HINTS.items():
-        if re.search(pattern, message):
-            break
-    else:
-        hint = (
-            "`--config FOLDER` estimates from the numbers of a model instead; "
-            "`cloudtrain explain CT948` says what can be followed"
-        )
-    return UsageError(f"{where}: {message}", hint=hint, code="CT948")
+        if re.search(pattern, refusal):
+            return hint
+    return (
+        "`--config FOLDER` estimates from the numbers of a model instead; "
+        "`cloudtrain explain CT948` says what can be followed"
+    )

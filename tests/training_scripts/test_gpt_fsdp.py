@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,7 +18,6 @@ from hypothesis import strategies as st
 from cloudtrain.runtime import SetupError
 from tests.deadlines import DEADLINE
 from tests.examples import examples
-from tests.training_scripts.runs import forks
 
 SCRIPTS = Path(__file__).parents[2] / "training_scripts"
 FOLDER = SCRIPTS / "gpt_fsdp"
@@ -232,59 +230,6 @@ def test_a_plan_of_512_processes_shows_what_each_would_hold() -> None:
     here, alone = map(float, lines["all that stays"][-2:])
     assert alone == pytest.approx(6_888_361_984 * 16 / 2**30, abs=1e-3)
     assert alone / 512 <= here < alone / 512 * 1.02
-
-
-HELD = Path(__file__).parent / "memory" / "held.py"
-
-MEMORY_ROWS: list[dict[str, Any]] = [
-    {"layout": "ddp"},
-    {"layout": "ddp", "accumulate": 1},
-    {"layout": "fsdp"},
-    {"layout": "fsdp", "accumulate": 4, "recompute": "full"},
-    {"layout": "fsdp", "sync_each_part": False},
-    {"layout": "fsdp", "context_parallel": 2},
-    {"layout": "hsdp"},
-    {"layout": "tp"},
-    {"layout": "2d"},
-]
-
-
-def mebibytes(launcher: list[str], command: str, rows: list[dict[str, Any]]) -> list[float]:
-    done = subprocess.run(
-        [*launcher, str(HELD), command, json.dumps(rows)],
-        env=os.environ | {"MALLOC_MMAP_THRESHOLD_": "16384", "OMP_NUM_THREADS": "1"},
-        cwd=FOLDER.parents[1],
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return [float(line) for line in done.stdout.splitlines() if line.replace(".", "").isdigit()]
-
-
-@pytest.mark.torch
-@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's peak of memory is Linux's")
-def test_a_plan_is_the_memory_that_two_processes_take() -> None:
-    """In every layout, with the batch in parts: to 5% what the kernel gave to the process at most. Gradients that wait
-    for the last part take 4 bytes for each parameter."""
-    planned = mebibytes([sys.executable], "plan", MEMORY_ROWS)
-    measured = mebibytes(forks(2), "run", MEMORY_ROWS)
-    assert len(measured) == len(planned) == len(MEMORY_ROWS)
-    for row, plan, real in zip(MEMORY_ROWS, planned, measured, strict=True):
-        assert plan == pytest.approx(real, rel=0.05), row
-    scattered, waiting = measured[2], measured[4]
-    assert waiting > 1.08 * scattered
-
-
-@pytest.mark.torch
-def test_a_plan_of_many_layers_comes_from_a_few() -> None:
-    """What a step of all layers takes, to 2%, with layers that FSDP2 gathers and with copies."""
-    rows = [{"layout": "fsdp"}, {"layout": "ddp", "accumulate": 1}]
-    small = {"width": 64, "layers": 8}
-    exact = mebibytes([sys.executable], "plan", [small | row for row in rows])
-    from_few = mebibytes([sys.executable], "extrapolate", [small | row for row in rows])
-    assert from_few == pytest.approx(exact, rel=0.02)
 
 
 @pytest.mark.torch

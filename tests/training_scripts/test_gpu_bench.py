@@ -93,7 +93,7 @@ PRINTED = """\
 [metrics] step=60 loss=2.0
 backend=nccl, test accuracy 0.97, 9,000 images/s
 500,000 tokens/s, 30,000 MiB at most, MFU 40.0% of 990 TFLOP/s (NVIDIA H100), training stood still 0.100 s
-the most at once in a step, with activations     29.5
+estimated 29.5 GiB
 """
 
 

@@ -153,15 +153,12 @@ def working_bytes(run: Callable[[], Result], device: torch.device) -> tuple[Resu
 
 class LiveTensors(TorchDispatchMode):
     """After every operation, adds up the memory of all tensors that operations made and that still exist. Those on the
-    meta device have none.
+    meta device have none."""
 
-    With `of_fakes` they are fake tensors, which have sizes but no memory.
-    """
-
-    def __init__(self, *, of_fakes: bool = False) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.most = 0
-        self._kinds = (FakeTensor,) if of_fakes else (Tensor, torch.nn.Parameter)
+        self._kinds = (Tensor, torch.nn.Parameter)
         self._storages: dict[int, weakref.ref[Any]] = {}
 
     def __torch_dispatch__(
@@ -170,9 +167,9 @@ class LiveTensors(TorchDispatchMode):
         """Run the operation. An operation on a distributed tensor is followed by the operations on its local parts."""
         kwargs = kwargs or {}
         # DTensor tries an operation out, without memory
-        if FakeTensor not in self._kinds and any(issubclass(kind, FakeTensor) for kind in types):
+        if any(issubclass(kind, FakeTensor) for kind in types):
             return function(*args, **kwargs)
-        if any(kind not in (Tensor, torch.nn.Parameter, FakeTensor) for kind in types):
+        if any(kind not in self._kinds for kind in types):
             return NotImplemented
         inputs = {id(storage) for storage in self._storages_of((args, kwargs))}
         result = function(*args, **kwargs)

@@ -216,15 +216,9 @@ def name_of(device: torch.device) -> str:
 
 
 class Spread:
-    """A model on the grid, with real weights. `model` is trained and saved; `trained` is the object to call.
+    """A model on the grid, with real weights. `model` is trained and saved; `trained` is the object to call."""
 
-    With `is_plan` it has shapes only: no weights, no messages, and no DistributedDataParallel, which takes no fake
-    tensors.
-    """
-
-    def __init__(
-        self, config: Any, grid: Grid, device: torch.device, *, is_plan: bool = False
-    ) -> None:
+    def __init__(self, config: Any, grid: Grid, device: torch.device) -> None:
         if config.layout in SHARDED and device.type == "cpu" and is_older("2.7"):
             raise SetupError(
                 f"FSDP2 runs on CPUs from PyTorch 2.7 on, and this is {torch.__version__}",
@@ -245,22 +239,16 @@ class Spread:
         self.trained: nn.Module = self.model
         with_compiler = config.compile and grid.tensor == 1
         self.loss_sum = torch.compile(loss_sum) if with_compiler else loss_sum
-        if is_plan:
-            return
         if config.layout in SHARDED:
             self._excess = excess_of(mesh.get_group("shard"), device)
-        self.make_room()
+        self.model.to_empty(device=device)
+        self.model.tie()
         initialise(self.model, self.shape, config.seed)
         if self.is_replicated:
             ids = [device.index] if device.type == "cuda" else None
             self.trained = nn.parallel.DistributedDataParallel(
                 self.model, device_ids=ids, gradient_as_bucket_view=True
             )
-
-    def make_room(self) -> None:
-        """Give the parameters memory, which they do not have on the meta device."""
-        self.model.to_empty(device=self.device)
-        self.model.tie()
 
     def gradients(
         self, inputs: Tensor, following: Tensor, documents: Tensor | None = None, scale: float = 1.0

@@ -1,24 +1,19 @@
-"""Compute the memory of each process of a large job, in one process without a GPU.
+"""Show how the model of a large job is divided among its processes, in one process without a GPU.
 
 The `fake` process group stands for all processes, and the meta device has shapes without memory. The same code as in
-training arranges the model, so a layout that does not fit fails here. A step on fake tensors, which have no memory
-either, shows the peak with activations and gathered parameters, as torch's memory trackers count it. Its growth with
-the number of layers is linear, so that a few layers are enough.
+training arranges the model, so a layout that does not fit fails here. What a step needs besides, `cloudtrain fit` says
+of the job.
 """
 
 from __future__ import annotations
 
-from copy import copy
 from math import prod
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from compare import LiveTensors
 from gpt import Shape, parameters_of
-from layouts import SHARDED, Grid, Spread, arrange, grid_of, make_mesh, shape_of
-from optimizing import Guard, make_adamw
-from torch._subclasses.fake_tensor import FakeTensorMode
+from layouts import Grid, arrange, grid_of, make_mesh, shape_of
 
 BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 
@@ -34,7 +29,6 @@ def print_plan(config: Any) -> None:
     mesh = make_mesh(grid, torch.device("cpu"))
     model = arrange(shape, config, grid, mesh)
     print("\n".join([*shapes(model, shape), "", *memory(model, config, grid)]), flush=True)
-    print("\n".join(step_peak(config, grid)))
     dist.destroy_process_group()
 
 
@@ -82,70 +76,6 @@ def memory(model: Any, config: Any, grid: Grid) -> list[str]:
             f"{'the largest block, gathered, ' + config.precision:<45} {gathered / 2**30:>9.3f}"
         )
     return lines
-
-
-FEW = (3, 6)
-"""Numbers of layers, from which the peak of more follows."""
-
-COUNTED_OF_MEASURED = 0.83
-"""The least share of what torchtitan measured (Llama 3.1 8B, FSDP, on 8 and 128 H100) that such a count had."""
-
-
-def step_peak(config: Any, grid: Grid) -> list[str]:
-    """Return the peak memory of a step, in GiB, and what it does not count."""
-    peak = extrapolated(config, grid)
-    lines = [
-        f"{'the most at once in a step, with activations':<45} {peak / 2**30:>9.3f}",
-        f"{'with gaps, CUDA and NCCL, on a GPU up to':<45} {peak / COUNTED_OF_MEASURED / 2**30:>9.3f}",
-        "such a count was 17% and 13% below what torchtitan measured on 8 and 128 H100 (Llama 3.1 8B, FSDP)",
-    ]
-    if config.layout in SHARDED and config.accumulate > 1 and not config.sync_each_part:
-        lines.append(
-            "`--sync_each_part False` holds 4 bytes for every parameter until the last part: without it, less memory"
-        )
-    return lines
-
-
-def extrapolated(config: Any, grid: Grid) -> float:
-    """Return the most bytes at once in a step, from the steps of models with few layers."""
-    if config.layers <= FEW[1]:
-        return counted(config, grid, config.layers)
-    fewer = counted(config, grid, FEW[0])
-    more = counted(config, grid, FEW[1])
-    return more + (config.layers - FEW[1]) * (more - fewer) / (FEW[1] - FEW[0])
-
-
-def counted(config: Any, grid: Grid, layers: int) -> float:
-    """Return the most bytes at once in the training's own step on fake tensors. There are two steps, because the first
-    one makes the optimizer's state."""
-    config = copy(config)
-    config.layers = layers
-    # a third part finds the gradients of a second one
-    rows = config.global_batch // grid.data // config.accumulate
-    config.accumulate = min(2, config.accumulate)
-    spread = Spread(config, grid, torch.device("cpu"), is_plan=True)
-    with FakeTensorMode(allow_non_fake_inputs=True), LiveTensors(of_fakes=True) as live:
-        spread.make_room()
-        optimizer = make_adamw(spread.model.parameters(), config)
-        guard = Guard("fp32", spikes=0.0)  # others read the norm, which is not computed
-        tokens = torch.zeros(rows * config.accumulate, config.context, dtype=torch.long)
-        buckets = buckets_of(spread)
-        for _ in range(2):
-            # DTensor's trials of operations, which it makes once, count until here
-            live.most = 0
-            # with parts, gradients are copied into the buckets only after the last one
-            if config.accumulate == 1:
-                for parameter, bucket in buckets:
-                    parameter.grad = bucket
-            spread.take_step(optimizer, guard, (tokens, tokens), 1)
-    return float(live.most)
-
-
-def buckets_of(spread: Spread) -> list[tuple[torch.nn.Parameter, torch.Tensor]]:
-    """Return each parameter with its part of DistributedDataParallel's buckets, which stay in memory."""
-    if not spread.is_replicated:
-        return []
-    return [(parameter, torch.zeros_like(parameter)) for parameter in spread.model.parameters()]
 
 
 def _local(parameter: Any) -> int:
