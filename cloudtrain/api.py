@@ -322,6 +322,7 @@ def fit(
     samples: int | None = None,
     every: bool = False,
     suggest: str | None = None,
+    layers: str | None = None,
     config: str | Path | None = None,
     training: Mapping[str, str] | None = None,
     on_run: Callable[[str], None] | None = None,
@@ -342,6 +343,8 @@ def fit(
         samples: the same in samples over all ranks.
         every: compare all instance types of the target.
         suggest: the hyperparameter with the batch of a rank: also find its largest value that fits.
+        layers: the hyperparameter with the number of equal layers: run two and four of them, and
+            extrapolate. Saves time where the job has many.
         config: the `config.json` of a dense decoder, or its folder: estimate by closed formulas,
             and run nothing.
         training: the numbers for the formulas: `batch`, `context`, `zero`, `tensor`, `recompute`.
@@ -356,7 +359,7 @@ def fit(
     place = _where(job, target, profile)
     ready = _prepare(job, place, ignore, place_of)
     file = None if config is None else Path(config)
-    question = Question(steps, samples, every, suggest, python, file, training or {})
+    question = Question(steps, samples, every, suggest, layers, python, file, training or {})
     return estimate(ready.first, _next_plan(ready), question, on_run=on_run)
 
 

@@ -28,6 +28,7 @@ from cloudtrain.documents import JsonObject
 from cloudtrain.errors import UsageError
 from cloudtrain.estimate.devices import GpuInstance
 from cloudtrain.estimate.kept import FOLDER, Estimate, estimate_key, keep
+from cloudtrain.estimate.layers import FEWER, MORE, stacked
 from cloudtrain.estimate.memory import Decoder, Need, Training, kinds_of
 from cloudtrain.estimate.report import Batch, FitReport, MachineFit
 from cloudtrain.estimate.suggest import Suggestion, largest_that_fits
@@ -141,6 +142,8 @@ class Question(NamedTuple):
     """Compare all types of the target."""
     suggest: str | None = None
     """The hyperparameter of which the largest value that fits is sought."""
+    layers: str | None = None
+    """The hyperparameter with the number of equal layers: run a few, and extrapolate."""
     python: str | None = None
     """The interpreter that runs the script. Default: that of the local target."""
     config: Path | None = None
@@ -174,9 +177,11 @@ def estimate(
         return _by_formulas(job, plan.target, asked, layout, row)
     machine = None if row is None or not row.gpus else GpuInstance.of(row)
     python = asked.python or _interpreter(ready)
-    probe = _Probe(ready, layout, machine, python, on_run or _say_nothing)
-    batch_size = _batch_size(job, asked.suggest, machine)
+    probe = _Probe(ready, layout, machine, python, on_run or _say_nothing, asked.layers)
     original = cast("TrainingJob", ready.original)
+    batch_size = 1
+    if asked.suggest is not None:
+        batch_size = _number_to_suggest(original, asked.suggest, machine)
     probed = probe.run(original)
     worst = max(probed, key=lambda item: item.peak)
     need = probe.need(probed)
@@ -204,7 +209,7 @@ def estimate(
         own=None if machine is None else compare.with_machine(machine),
         others=others,
         suggestion=suggestion,
-        notes=list(_notes(probed)),
+        notes=[*_note_of_layers(original, asked.layers), *_notes(probed)],
         seconds=time.perf_counter() - started,
     )
 
@@ -271,17 +276,24 @@ def _row_of(reading: Reading) -> InstanceType | None:
     return None
 
 
-def _batch_size(job: TrainingJob, name: str | None, machine: GpuInstance | None) -> int:
-    """Return the value of the hyperparameter whose largest value is sought; 1 if none is.
+def _number_to_suggest(job: TrainingJob, name: str, machine: GpuInstance | None) -> int:
+    """Return the value of the hyperparameter whose largest value is sought.
 
     Raises:
         UsageError: the job has no such number, or no GPU to compare with.
     """
-    if name is None:
-        return 1
     if machine is None:
         hint = "name a target and an `instance_type`, or `resources.gpu`"
         raise UsageError("no GPU is known that a batch could fit", hint=hint, code="CT948")
+    return _whole_number(job, name)
+
+
+def _whole_number(job: TrainingJob, name: str) -> int:
+    """Return the value of a hyperparameter that is a positive whole number.
+
+    Raises:
+        UsageError: it is none.
+    """
     value = str(job.hyperparameters.get(name, ""))
     if value.isdecimal() and int(value):
         return int(value)
@@ -357,6 +369,12 @@ _TAKEN_FOR_GRANTED = {
 """What is noted of lines of the script, by the key of a result."""
 
 
+def _note_of_layers(job: TrainingJob, name: str | None) -> Iterable[str]:
+    """Yield that the estimate is extrapolated, if it is."""
+    if name is not None and _whole_number(job, name) > MORE:
+        yield f"{FEWER} and {MORE} of {_whole_number(job, name)} `{name}` were run"
+
+
 def _notes(probed: Sequence[Probed]) -> Iterable[str]:
     """Yield what the estimate takes for granted."""
     if not any(item.peak for item in probed):
@@ -380,10 +398,24 @@ class _Probe(NamedTuple):
     machine: GpuInstance | None
     python: str
     on_run: Callable[[str], None]
+    layers: str | None
 
     def run(self, job: TrainingJob, words: str = "") -> list[Probed]:
-        """Run the first rank, and those that it waits for: the other stages of its pipeline.
-        `words` say what is different about the job."""
+        """Run the job, or one with few layers and one with more. `words` say what is different
+        about the job."""
+        name = self.layers
+        if name is None or _whole_number(job, name) <= MORE:
+            return self._run(job, words)
+        fewer = self._run(_with(job, name, FEWER), f"{words} with {name}={FEWER}")
+        more = self._run(_with(job, name, MORE), f"{words} with {name}={MORE}")
+        layers = _whole_number(job, name)
+        probed = []
+        for few, many in zip(fewer, more, strict=True):
+            probed.append(Probed(many.rank, stacked(few.result, many.result, layers)))
+        return probed
+
+    def _run(self, job: TrainingJob, words: str) -> list[Probed]:
+        """Run the first rank, and those that it waits for: the other stages of its pipeline."""
         with tempfile.TemporaryDirectory(prefix="cloudtrain-fit-") as folder:
             place = _Place(self, job, Path(os.path.realpath(folder)))
             try:
@@ -413,13 +445,16 @@ class _Probe(NamedTuple):
         def need_of(value: int) -> Need | None:
             if value == first:
                 return need_of_first
-            values = {**job.hyperparameters, name: value}
-            changed = job.model_copy(update={"hyperparameters": values})
             with suppress(UsageError):
-                return self.need(self.run(changed, f" with {name}={value}"))
+                return self.need(self.run(_with(job, name, value), f" with {name}={value}"))
             return None
 
         return largest_that_fits(name, first, need_of, self.machine.memory)
+
+
+def _with(job: TrainingJob, name: str, value: int) -> TrainingJob:
+    """Return the job with another value of a hyperparameter."""
+    return job.model_copy(update={"hyperparameters": {**job.hyperparameters, name: value}})
 
 
 class _Place:
@@ -594,8 +629,8 @@ class _Place:
 
 
 _RESULT: dict[str, type | tuple[type, ...]] = {
-    "refused": (dict, type(None)), "peak": int, "kinds": dict, "place": str, "batches": list,
-    "operations": list, "exchanges": list, "decisions": list, "selections": list,
+    "refused": (dict, type(None)), "peak": int, "kinds": dict, "place": str, "peaks": list,
+    "batches": list, "operations": list, "exchanges": list, "decisions": list, "selections": list,
 }  # fmt: skip
 """The types of what a rank writes."""
 

@@ -120,7 +120,7 @@ CELLS = (
     Cell("gpt_fsdp/train.py", 4, f"{SMALL_GPT} --family qwen3 --kv_heads 2 --tied --layout 2d",
          trained("Qwen3, tied, 2d")),
     Cell("gpt_fsdp/train.py", 2, f"{SMALL_GPT} --family qwen2 --precision fp16", trained("Qwen2, fp16")),
-    Cell("gpt_fsdp/train.py", 1, "--dry_run --family llama", printed("dry run with activations", "most at once")),
+    Cell("gpt_fsdp/train.py", 1, "--dry_run --family llama", printed("dry run of a Llama", "all that stays")),
     Cell("gpt_fsdp/train.py", 2, f"{SMALL_GPT} --async_checkpoints --checkpoint_every 2", trained("async checkpoints")),
     Cell("gpt_fsdp/train.py", 1, "--dry_run --world 64 --layout 2d --tensor 4", printed("dry run", "all that stays")),
     Cell("pipeline_gpt/train.py", 4, "--measure --experiments exact", compared(GRIDS),

@@ -36,6 +36,14 @@ def fit_command(
             "Also find the largest value of this hyperparameter, such as batch_size, that fits.",
         ),
     ] = None,
+    layers: Annotated[
+        str | None,
+        option(
+            "--layers",
+            "HYPERPARAMETER",
+            "Run two and four of the layers that it counts, and extrapolate to the job's number.",
+        ),
+    ] = None,
     config: Annotated[
         Path | None,
         option(
@@ -84,6 +92,7 @@ def fit_command(
             samples=samples,
             every=every,
             suggest=suggest,
+            layers=layers,
             config=config,
             training=numbers,
             python=submission.python,

@@ -27,6 +27,7 @@ class Ledger:
         peak: the largest `total` so far.
         at_peak: `now` at the peak.
         place: where the script was at the peak, as `where` returned it.
+        peaks: the largest `total` at each place, with the bytes by kind.
         turn: held by the thread whose operation is being counted. Scripts read batches ahead in
             others.
     """
@@ -38,6 +39,7 @@ class Ledger:
         self.peak = 0
         self.at_peak = dict(self.now)
         self.place = ""
+        self.peaks: dict[str, tuple[int, dict[str, int]]] = {}
         self.turn = threading.RLock()
         self._block = block
         self._where = where
@@ -95,7 +97,10 @@ class Ledger:
             return
         self.total += size
         # of equal peaks the last one, in which the kinds of all storages are known
+        place = self._where()
+        before = self.peaks.get(place)
+        if before is None or self.total >= before[0]:
+            self.peaks[place] = (self.total, dict(self.now))
         if self.total >= self.peak:
-            self.peak = self.total
-            self.at_peak = dict(self.now)
-            self.place = self._where()
+            self.place = place
+            self.peak, self.at_peak = self.peaks[place]

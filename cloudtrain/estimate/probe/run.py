@@ -110,7 +110,8 @@ class Modules:
     def current(self) -> str:
         """Return the name of the running module; empty outside of the model."""
         if torch._C._current_graph_task_id() == -1:
-            return self._running[-1] if self._running else ""
+            running = self._running[-1:]  # a thread that reads batches may ask meanwhile
+            return running[0] if running else ""
         node = torch._C._current_autograd_node()
         if node is None:
             return ""
@@ -275,6 +276,10 @@ class Probe:
             "peak": ledger.peak,
             "kinds": {kind: ledger.at_peak[kind] for kind in KINDS},
             "place": ledger.place,
+            "peaks": [
+                [place, peak, {kind: kinds[kind] for kind in KINDS}]
+                for place, (peak, kinds) in ledger.peaks.items()
+            ],
             "steps": max(self.steps.values(), default=0),
             "batches": getattr(self, "batches", []),
             "operations": [
