@@ -9,7 +9,7 @@ from html import escape
 from cloudtrain.documents import JsonObject
 from cloudtrain.estimate.devices import GpuInstance
 from cloudtrain.estimate.memory import CONTEXT, Need, Verdict
-from cloudtrain.estimate.suggest import Suggestion
+from cloudtrain.estimate.scaling import Suggestion
 from cloudtrain.estimate.time import StepTime, assumptions
 from cloudtrain.machines.table import over
 from cloudtrain.plans.document import (

@@ -28,10 +28,9 @@ from cloudtrain.documents import JsonObject
 from cloudtrain.errors import UsageError
 from cloudtrain.estimate.devices import GpuInstance
 from cloudtrain.estimate.kept import FOLDER, Estimate, estimate_key, keep
-from cloudtrain.estimate.layers import FEWER, MORE, stacked
 from cloudtrain.estimate.memory import Decoder, Need, Training, kinds_of
 from cloudtrain.estimate.report import Batch, FitReport, MachineFit
-from cloudtrain.estimate.suggest import Suggestion, largest_that_fits
+from cloudtrain.estimate.scaling import FEWER, MORE, Suggestion, largest_that_fits, stacked
 from cloudtrain.estimate.time import Collective, StepTime, Work, step_time
 from cloudtrain.job.training import TrainingJob
 from cloudtrain.lifecycle.preparing.prepare import Ready

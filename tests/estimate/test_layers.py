@@ -8,7 +8,7 @@ import pytest
 
 import cloudtrain as ct
 from cloudtrain.errors import UsageError
-from cloudtrain.estimate.layers import stacked
+from cloudtrain.estimate.scaling import stacked
 
 SCRIPT = """
     import argparse

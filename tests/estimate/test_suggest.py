@@ -14,7 +14,7 @@ import cloudtrain as ct
 from cloudtrain.cli.app import run_command
 from cloudtrain.errors import UsageError
 from cloudtrain.estimate.memory import Need
-from cloudtrain.estimate.suggest import MOST_RUNS, largest_that_fits
+from cloudtrain.estimate.scaling import MOST_RUNS, largest_that_fits
 
 MOST = 3000
 numbers = st.floats(0.01, 30, allow_nan=False)
