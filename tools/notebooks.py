@@ -34,12 +34,20 @@ ESCAPE = re.compile(r"\x1b\[[\d;?]*[A-Za-z]")
 OVERWRITTEN = re.compile(r"^.*\r(?!$)", re.MULTILINE)
 
 
+CHECK = "\nassert _exit_code == 0, f'the command ended with code {_exit_code}'"
+"""Stands after the commands of a cell while it is executed: IPython goes on when one has failed."""
+
+
 def execute(path: Path, timeout: float, folder: Path = FOLDER, **variables: str) -> Any:
     """Return the notebook with the outputs of a run from its first cell to its last, in `folder`.
 
-    An error of a cell is an error here.
+    An error of a cell is an error here, and so is a command of it that fails.
     """
     notebook = nbformat.read(path, as_version=4)
+    sources = [cell.source for cell in notebook.cells]
+    for cell in notebook.cells:
+        if cell.cell_type == "code" and re.search("^!", cell.source, re.MULTILINE):
+            cell.source += CHECK
     client = NotebookClient(
         notebook,
         timeout=timeout,
@@ -55,6 +63,8 @@ def execute(path: Path, timeout: float, folder: Path = FOLDER, **variables: str)
         home = Path(new).resolve()
         (home / "tmp").mkdir()
         client.execute(env=_environ(home) | variables)
+    for cell, source in zip(notebook.cells, sources, strict=True):
+        cell.source = source
     places = {f"{ROOT}/": "~/cloudtrain/", str(home): "~", f"//{os.uname().nodename}/": "//laptop/"}
     return _reduced(notebook, places)
 

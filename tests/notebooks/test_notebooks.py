@@ -293,3 +293,24 @@ def section(text: str, title: str) -> list[str]:
     lines = iter(text.splitlines())
     next(line for line in lines if line.startswith(title))
     return list(itertools.takewhile(str.strip, lines))
+
+
+@pytest.mark.notebook
+def test_a_command_of_a_cell_that_fails_is_an_error(
+    tools: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """IPython would go on. Nothing of the check stays in the notebook."""
+    from nbclient.exceptions import CellExecutionError
+
+    monkeypatch.setattr(tools, "FOLDER", tmp_path)
+    new = tools.nbformat.v4
+    for command, is_right in (("true", True), ("of_nobody", False)):
+        file = tmp_path / f"{command}.ipynb"
+        cell = new.new_code_cell(f"x = 1\n!{command}")
+        tools.nbformat.write(new.new_notebook(cells=[cell]), file)
+        if is_right:
+            (executed,) = tools.execute(file, DEADLINE, tmp_path).cells
+            assert executed.source == f"x = 1\n!{command}"
+        else:
+            with pytest.raises(CellExecutionError, match="the command ended with code 127"):
+                tools.execute(file, DEADLINE, tmp_path)
