@@ -93,6 +93,8 @@ class ScriptSyntax(NamedTuple):
     attended: tuple[tuple[str, int, str], ...] = ()
     """The file, the line and the name of each function that needs a person or a notebook, and is
     certainly called."""
+    relative: int | None = None
+    """The line of the script itself that certainly imports relative to its package."""
     written: tuple[tuple[str, int, str], ...] = ()
     """The file, the line and the folder of each file that is written below a relative folder that
     no call makes."""
@@ -138,6 +140,7 @@ class _Program:
     needs: dict[str, tuple[str, int]] = field(default_factory=dict)
     unreadable: list[tuple[str, int, str]] = field(default_factory=list)
     attended: list[tuple[str, int, str]] = field(default_factory=list)
+    relative: int | None = None
 
     def calls(self) -> Iterator[tuple[str, ast.Call]]:
         """Yield each call with the path of its file."""
@@ -212,6 +215,7 @@ def read_syntax(script: str, read: Callable[[str], str | None]) -> ScriptSyntax:
         outside=tuple(_outside(program, set(defaults.values()))),
         unreadable=tuple(program.unreadable),
         attended=tuple(program.attended),
+        relative=program.relative,
         written=tuple(_written(calls, values)),
         words=words,
     )
@@ -308,6 +312,10 @@ def _read_program(script: str, read: Callable[[str], str | None]) -> _Program:
                 program.packages.add(found.package)
                 if at_start:
                     program.needs.setdefault(found.package, (path, found.statement.lineno))
+            # a script that sets `__package__` makes itself a part of a package
+            is_relative = not found.package and "__package__" not in text
+            if is_relative and at_start and path == script:
+                program.relative = program.relative or found.statement.lineno
 
         if path == script:
             program.own_packages = frozenset(program.packages)

@@ -20,6 +20,7 @@ from cloudtrain.plans.plan import Level
 from cloudtrain.plans.processes import Processes
 from cloudtrain.rules.engine import Fault, Subject, ValuePath, rule
 from cloudtrain.rules.facts import read_requirements
+from cloudtrain.runtime.torchrun_words import is_module
 from cloudtrain.system.plugins import find_target, part
 
 
@@ -75,6 +76,28 @@ def text_that_python_cannot_read(subject: Subject) -> Iterator[Fault]:
         message = f"Python cannot read line {line} of `{file}`: {reason}"
         hint = f"correct the line; `python -m py_compile {quote(file)}` tries it"
         yield Fault(message, hint, ("entry_point",), (f"{file}:{line}",))
+
+
+@rule("CT220", Level.ERROR)
+def relative_import_of_a_file(subject: Subject) -> Iterator[Fault]:
+    """The script imports relative to its package, and runs as a file.
+
+    Python knows the package of a module that is imported, or started by `python -m`, but not that
+    of a file. So `from . import util` ends with an ImportError. Start the script as a module, with
+    `entry_point: -m package.train` and the folder above the package as `source_dir`, or import the
+    module by its own name.
+    """
+    line = subject.syntax.relative
+    script = subject.job.entry_point
+    if line is None or script is None or is_module(script):
+        return
+    message = f"`{script}` imports relative to its package in line {line}, and runs as a file"
+    hint = "import the module by its own name: `import util` instead of `from . import util`"
+    folder, name = posixpath.split(script)
+    if folder:
+        module = f"{folder}/{name.removesuffix('.py')}".replace("/", ".")
+        hint = f"start it as a module: `entry_point: -m {module}`"
+    yield Fault(message, hint, ("entry_point",), (f"{script}:{line}",))
 
 
 @rule("CT214", Level.ERROR)

@@ -82,6 +82,11 @@ CASES: dict[str, tuple[Case, Case, str]] = {
         Case(files={"train.py": "# -*- coding: latin-1 -*-\n"}),
         "python -m py_compile train.py",
     ),
+    "CT220": (
+        Case({"entry_point": "pkg/train.py"}, files={"pkg/train.py": "from . import util\n", "pkg/util.py": ""}),
+        Case({"entry_point": "-m pkg.train"}, files={"pkg/train.py": "from . import util\n", "pkg/util.py": ""}),
+        "start it as a module: `entry_point: -m pkg.train`",
+    ),
     "CT405": (
         Case(files={"train.py": "open('out/a.txt', 'w')\n"}),
         Case(files={"train.py": "import os\nos.makedirs('out')\nopen('out/a.txt', 'w')\n"}),

@@ -322,6 +322,41 @@ def test_a_script_that_needs_a_notebook_or_a_person(
 
 
 @pytest.mark.parametrize(
+    ("entry_point", "source", "hint"),
+    [
+        ("pkg/train.py", "from . import util\n", "`entry_point: -m pkg.train`"),
+        (
+            "pkg/sub/train.py",
+            "import os\nfrom ..util import x\n",
+            "`entry_point: -m pkg.sub.train`",
+        ),
+        ("train.py", "from .pkg import util\n", "`import util`"),
+        ("pkg/train.py", "if 1:\n    from . import util\n", None),
+        (
+            "pkg/train.py",
+            "try:\n    from . import util\nexcept ImportError:\n    import util\n",
+            None,
+        ),
+        ("pkg/train.py", "__package__ = 'pkg'\nfrom . import util\n", None),
+        ("pkg/train.py", "def main():\n    from . import util\n", None),
+        ("-m pkg.train", "from . import util\n", None),
+        ("train.py", "import pkg.part\n", None),
+    ],
+)
+def test_a_file_that_imports_relative_to_its_package(
+    make_source: Callable[..., Path], entry_point: str, source: str, hint: str | None
+) -> None:
+    """Python would end before the first line; a module of the script may import so."""
+    file = entry_point if entry_point.endswith(".py") else "pkg/train.py"
+    files = {"pkg/__init__.py": "", "pkg/util.py": "x = 1\n", "pkg/sub/__init__.py": ""}
+    folder = make_source({**files, "pkg/part.py": "from . import util\n", file: source})
+    job = ct.TrainingJob(name="job", entry_point=entry_point, source_dir=str(folder))
+    found = [item for item in ct.plan(job, "local").findings if item.code == "CT220"]
+    assert [hint in (item.hint or "") for item in found if hint] == ([True] if hint else [])
+    assert bool(found) == (hint is not None)
+
+
+@pytest.mark.parametrize(
     ("line", "folder"),
     [
         ('open("out/result.txt", "w")', "out"),
