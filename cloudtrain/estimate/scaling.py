@@ -55,7 +55,7 @@ def largest_that_fits(
     """
     needs: dict[int, float | None] = {}
     fitting = 0
-    failing = _LARGEST + 1
+    failing = max(_LARGEST, 2 * first) + 1
     unit = 1
     value = first
     end: End = "tries"

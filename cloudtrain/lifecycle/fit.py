@@ -218,6 +218,9 @@ def _by_formulas(
 ) -> FitReport:
     """Return the estimate from the numbers of a model."""
     assert asked.config is not None
+    if asked.suggest is not None or asked.layers is not None:
+        hint = "leave out `--config`, which runs nothing"
+        raise UsageError("`--suggest` and `--layers` run the script", hint=hint, code="CT948")
     file = asked.config / "config.json" if asked.config.is_dir() else asked.config
     try:
         model = Decoder.of_config(json.loads(file.read_text("utf-8")))
@@ -401,17 +404,21 @@ class _Probe(NamedTuple):
 
     def run(self, job: TrainingJob, words: str = "") -> list[Probed]:
         """Run the job, or one with few layers and one with more. `words` say what is different
-        about the job."""
+        about the job.
+
+        Raises:
+            UsageError: the script cannot be followed, or is a pipeline, of which all layers run.
+        """
         name = self.layers
         if name is None or _whole_number(job, name) <= MORE:
             return self._run(job, words)
         fewer = self._run(_with(job, name, FEWER), f"{words} with {name}={FEWER}")
         more = self._run(_with(job, name, MORE), f"{words} with {name}={MORE}")
-        layers = _whole_number(job, name)
-        probed = []
-        for few, many in zip(fewer, more, strict=True):
-            probed.append(Probed(many.rank, stacked(few.result, many.result, layers)))
-        return probed
+        if len(fewer) > 1 or len(more) > 1:
+            message = "its stages divide the layers, and few of them otherwise than many"
+            raise _refused(job, f"{message}: leave out `--layers`")
+        result = stacked(fewer[0].result, more[0].result, _whole_number(job, name))
+        return [Probed(more[0].rank, result)]
 
     def _run(self, job: TrainingJob, words: str) -> list[Probed]:
         """Run the first rank, and those that it waits for: the other stages of its pipeline."""

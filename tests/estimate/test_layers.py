@@ -72,6 +72,18 @@ def test_the_largest_batch_is_found_with_few_layers(
     assert from_few.value == whole.value
 
 
+@pytest.mark.torch
+@pytest.mark.slow
+def test_a_pipeline_is_not_extrapolated(sagemaker: ct.SageMaker) -> None:
+    """Its stages have other shares of few layers than of many."""
+    job = ct.bundled_job("pipeline_gpt")
+    values = {"layers": 16, "balance": "blocks"}
+    job = job.model_copy(update={"hyperparameters": {**job.hyperparameters, **values}})
+    with pytest.raises(UsageError, match="its stages divide the layers") as raised:
+        ct.fit(job, sagemaker, layers="layers")
+    assert raised.value.code == "CT948"
+
+
 def result(layers: int) -> dict[str, object]:
     """What a rank with so many layers writes: an operation over all, and some of each. The peak is at the head, or with
     many layers at the last of them."""

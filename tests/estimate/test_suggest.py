@@ -74,6 +74,22 @@ def test_a_value_that_changes_nothing_ends_the_search() -> None:
     assert (found.value, found.end) == (16, "level")
 
 
+def test_a_large_first_value_is_no_limit() -> None:
+    """It may count tokens."""
+    found = largest_that_fits("tokens", 2_000_000, lambda value: Need(0, float(value)), 2_500_000.0)
+    assert (found.value, found.end) == (2_500_000, "limit")
+
+
+def test_a_search_needs_the_script(
+    tmp_path: Path, job_of: Callable[..., ct.TrainingJob], sagemaker: ct.SageMaker
+) -> None:
+    """Formulas know no script, so `--config` beside it is refused and not ignored."""
+    job = job_of("raise SystemExit('it ran')", hyperparameters={"batch": 1, "layers": 9})
+    for question in ({"suggest": "batch"}, {"layers": "layers"}):
+        with pytest.raises(UsageError, match="run the script"):
+            ct.fit(job, sagemaker, config=tmp_path, **question)
+
+
 def test_a_script_that_refuses_large_values_keeps_the_largest_that_ran() -> None:
     def need_of(value: int) -> Need | None:
         return Need(0, 1.0 * value) if value <= 300 else None

@@ -255,9 +255,9 @@ class Probe:
             text = f"{type(error).__name__}: {text}"
         place = ""
         for frame in traceback.extract_tb(error.__traceback__):
-            name = os.path.relpath(frame.filename, self.spec["code"])
-            # the bundle has cloudtrain's own modules, too
-            if not name.startswith((os.pardir, f"cloudtrain{os.sep}")):
+            name = frame.filename.removeprefix(self.spec["code"])
+            is_own = name.startswith(f"cloudtrain{os.sep}")  # the bundle has our modules, too
+            if name != frame.filename and not is_own:
                 place = f"{name}:{frame.lineno}"
         return {"message": text[:300], "place": place}
 
