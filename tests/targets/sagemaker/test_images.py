@@ -13,7 +13,6 @@ from cloudtrain.targets.sagemaker.catalogue.images import (
     device_of,
     image_of_uri,
     resolve_image,
-    smp_aliases,
     smp_versions,
     tables,
     versions,
@@ -230,7 +229,7 @@ def test_a_library_version_is_no_pytorch_version() -> None:
     assert image.uri == f"{SMP2}:2.8.0-gpu-py311-cu121"
     assert image.doubt is not None
     assert "2.3.1, 2.4.1, 2.5.1" in image.doubt
-    assert smp_aliases()["2.5.1"] == "2.8.0"
+    assert tables()["smp_aliases"]["2.5.1"] == "2.8.0"
     assert all(
         resolve_image("pytorch", real, region="us-west-2", smp2=True).doubt is None
         for real in smp_versions()
@@ -243,7 +242,7 @@ def test_a_library_version_is_no_pytorch_version() -> None:
         (("pytorch", "2.9.3"), {}, "environment.version", "no image of PyTorch `2.9.3` for GPUs; the newest is `2.14`", "use `2.9.0`"),
         (("pytorch", "3.0"), {}, "environment.version", "the newest is `2.14`", "use `2.14`; or give"),
         (("pytorch", "2.15.1"), {}, "environment.version", "the newest is `2.14`", "`environment.image`"),
-        (("tensorflow", "2.15"), {}, "environment.version", "no image of TensorFlow `2.15`", "use `2.16.2`, or the newest, `2.21.0`"),
+        (("tensorflow", "2.15"), {}, "environment.version", "no image of TensorFlow `2.15`", "use `2.21.0`; or give"),
         (("pytorch", "newest"), {}, "environment.version", "no image of PyTorch `newest`", "use `2.14`"),
         (("pytorch", "2.6"), {"instance": "ml.trn1.2xlarge"}, "environment.version", "for Trainium; the newest is `2.9.0`", "`environment.image`"),
         (("pytorch", "2.6"), {"smp2": True}, "environment.version", "library v2 `2.6` for GPUs; the newest is `2.5.1`", "use `2.5.1`"),

@@ -28,8 +28,8 @@ def test_every_row_is_whole(framework: str) -> None:
     """Each image has a version, a Python, a device, a repository and at least one region."""
     for row in rows(framework):
         assert re.fullmatch(r"\d+(\.\d+)+", row.version)
-        assert row.pythons
-        assert all(re.fullmatch(r"py3\d*", python) for python in row.pythons)
+        assert row.python
+        assert all(re.fullmatch(r"py3\d*", python) for python in row.python)
         assert set(row.devices) <= {"gpu", "cpu", "neuron"}
         assert set(row.suffix) <= set(row.devices)
         assert row.accounts
@@ -63,7 +63,7 @@ def test_every_address_can_be_read_back(framework: str) -> None:
     """Each image's own address tells all that its version told, in every region of its table."""
     for row in rows(framework):
         for device in row.devices:
-            for python in row.pythons:
+            for python in row.python:
                 image = resolve_image(
                     framework,
                     row.version,
@@ -93,7 +93,7 @@ def test_every_fact_is_about_an_image() -> None:
     assert set(facts()["smp2"]) <= known
     for key in facts()["older_gpu_tags"]:
         framework, version, _, python = key.split("-")
-        assert any(row.version == version and python in row.pythons for row in rows(framework))
+        assert any(row.version == version and python in row.python for row in rows(framework))
 
 
 def test_the_cuda_of_a_hugging_face_tag_is_that_of_its_base() -> None:

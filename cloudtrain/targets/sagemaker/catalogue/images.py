@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
@@ -25,17 +25,19 @@ class ImageEntry(NamedTuple):
     """One image of the SDKs' lists, with all its Python versions, devices and regions."""
 
     version: str
-    base: str
     repository: str
-    pythons: tuple[str, ...]
-    devices: tuple[str, ...]
-    suffix: Mapping[str, str]
-    """The end of the tag, by device."""
-    bare: bool
-    """Whether the tag leaves out device and Python, as all tags from PyTorch 2.11 on do."""
+    python: Sequence[str]
+    devices: Sequence[str]
     sdk: int
     registry: int
-    in_test: str
+    base: str = ""
+    suffix: Mapping[str, str] = {}
+    """The end of the tag, by device."""
+    bare: bool = False
+    """Whether the tag leaves out device and Python, as all tags from PyTorch 2.11 on do."""
+    beside: str = ""
+    """The repository whose registries an image is taken to share that no SDK lists."""
+    in_test: str = ""
     """The ISO date on which AWS was still testing the image; empty for released images."""
 
     @property
@@ -80,44 +82,24 @@ def rows(framework: str) -> tuple[ImageEntry, ...]:
     separate images.
     """
     listed = tables()["frameworks"]
-    unlisted = facts()["unlisted"].get(framework, ())
-    entries = list(listed[framework])
-    if unlisted:
-        registry_of = {row["repository"]: row["registry"] for row in listed["huggingface"]}
-        entries += [{**row, "registry": registry_of[row["beside"]]} for row in unlisted]
-        entries.sort(key=lambda row: numbers(row["version"]))
-    return tuple(_entry(framework, row) for row in entries)
-
-
-def _entry(framework: str, row: JsonMapping) -> ImageEntry:
-    version = row["version"]
-    pythons = row.get("python") or in_range("python", framework, version, "python")
-    return ImageEntry(
-        version=version,
-        base=row.get("base", ""),
-        repository=row["repository"],
-        pythons=tuple(pythons),
-        devices=tuple(row["devices"]),
-        suffix=row.get("suffix", {}),
-        bare=row.get("bare", False),
-        sdk=row["sdk"],
-        registry=row["registry"],
-        in_test=row.get("in_test", ""),
-    )
+    registry_of = {row["repository"]: row["registry"] for row in listed["huggingface"]}
+    entries: list[ImageEntry] = []
+    for row in (*listed[framework], *facts()["unlisted"].get(framework, ())):
+        python = [in_range("python", framework, row["version"], "python")]
+        registry = registry_of.get(row.get("beside"))
+        entries.append(ImageEntry(**{"python": python, "registry": registry, **row}))
+    return tuple(sorted(entries, key=lambda entry: numbers(entry.version)))
 
 
 def end_of_patches(framework: str, version: str) -> str:
     """Return the date on which AWS ends its security patches, such as `2026-08-06`; empty if it is
     unknown. Of versions that AWS no longer lists, it is `2024-03-15 or earlier`."""
-    return next(iter(in_range("patches", framework, version, "end")), "")
+    return in_range("patches", framework, version, "end")
 
 
-def in_range(table: str, framework: str, version: str, field: str) -> list[str]:
+def in_range(table: str, framework: str, version: str, field: str) -> str:
     """Return one fact about a framework's version: `field` of the row in `table` whose range
-    contains the version.
-
-    The result is a list with one item, or empty if no row's range contains the version.
-    """
+    contains the version; empty if no row's range contains it."""
     wanted = numbers(version)
     for fact in facts()[table]:
         if fact["framework"] != framework:
@@ -127,8 +109,8 @@ def in_range(table: str, framework: str, version: str, field: str) -> list[str]:
         last = numbers(fact["to"])  # empty for an open range
         comparable = wanted[: len(last)]
         if comparable <= last:
-            return [fact[field]]
-    return []
+            return str(fact[field])
+    return ""
 
 
 @cache
@@ -207,10 +189,7 @@ class Image(NamedTuple):
     def python_version(self) -> tuple[int, ...]:
         """Return the Python version: (3, 12) for the tag `py312`, (3,) for `py3`; empty if the
         address names none."""
-        match = re.fullmatch(r"py(\d)(\d{0,4})", self.python)
-        if match is None:
-            return ()
-        return tuple(int(digits) for digits in match.groups() if digits)
+        return numbers(_python_version(self.python))
 
 
 def describe_image(
@@ -254,14 +233,10 @@ def describe_image(
 def packages_of(image: Image) -> Mapping[str, str] | None:
     """Return the packages of an image with their versions, by normalized name; None if AWS has not
     published its lock. `tools/generate/sagemaker_packages.py` writes the table."""
-    if image.framework != "pytorch" or image.repository == SMP2_REPOSITORY:
+    if image.framework != "pytorch":
         return None
-    line = _line_of(image.version)
-    if numbers(line) < (2, 11):
-        return None
-    packages: Mapping[str, str] | None
-    packages = _read("image_packages.json")["images"].get(f"{line} {image.device}")
-    return packages
+    by_image: Mapping[str, Mapping[str, str]] = _read("image_packages.json")["images"]
+    return by_image.get(f"{_line_of(image.version)} {image.device}")
 
 
 def _line_of(version: str) -> str:
@@ -280,13 +255,12 @@ def _libraries(engine: tuple[str, str], device: str, repository: str) -> JsonObj
     """Return the fields of `Image` for the toolkit and SageMaker's libraries. Only GPU images have
     the libraries."""
     framework, version = engine
-    toolkits = in_range("toolkit", framework, version, "version")
-    found: JsonObject = {"toolkit": toolkits[0] if toolkits else None}
+    found: JsonObject = {"toolkit": in_range("toolkit", framework, version, "version") or None}
     if repository == SMP2_REPOSITORY:
         found["smp"] = 2
         entry = facts()["smp2"].get(version)
         if entry:
-            found["smddp"] = bool(entry["smddp"])
+            found["smddp"] = entry["smddp"]
         else:
             published = ", ".join(smp_versions())
             found["doubt"] = (
@@ -294,10 +268,8 @@ def _libraries(engine: tuple[str, str], device: str, repository: str) -> JsonObj
                 f"the model parallelism library v2 only for PyTorch {published}"
             )
     elif device == "gpu":
-        found["smp"] = 0
         for fact in facts()["smp1"]:
-            versions_of_fact = fact["versions"]
-            if framework == fact["framework"] and version in versions_of_fact:
+            if framework == fact["framework"] and version in fact["versions"]:
                 found["smp"] = 1
         found["smddp"] = bool(in_range("smddp", framework, version, "source"))
     return found
@@ -333,8 +305,6 @@ _WITH_OTHER_TOOLKITS = (
 def has_other_toolkit(uri: str) -> bool:
     """Return whether an AWS image, or a copy of it, has a training toolkit whose launchers
     cloudtrain does not know."""
-    if image_of_uri(uri) is not None:
-        return False
     return re.fullmatch(_WITH_OTHER_TOOLKITS, uri) is not None
 
 
@@ -345,13 +315,18 @@ def image_of_uri(uri: str) -> Image | None:
     `latest`, or no tag.
     """
     match = re.fullmatch(_ADDRESS, uri)
-    if match is None or not _is_of_aws(match):
+    if match is None or match["repository"] not in facts()["repositories"]:
         return None
     repository = match["repository"]
+    account = match["account"]
+    if account and not any(account in table.values() for table in registries()):
+        return None
     framework: str
     framework, device = facts()["repositories"][repository]
+    named_device = re.search(_DEVICE, match["tag"])
+    if named_device is not None:
+        device = device or named_device.lastgroup
     version, *words = match["tag"].split("-")
-    device = device or next(_devices(words), "")
     if not device or not re.fullmatch(r"\d+(\.\d+)+", version):
         return None
 
@@ -362,42 +337,24 @@ def image_of_uri(uri: str) -> Image | None:
         known = [split_base(row.base)[1] for row in entries]
         base = engine + (whole_version(version, known) or version)
         entries = [row for row in entries if row.base == base]
-        named = [word for word in words if word.startswith("transformers")]
-        if not named:
+        named = re.search(r"-transformers([^-]+)", match["tag"])
+        if named is None:
             return None
-        version = named[0].removeprefix("transformers")
-        if not version:
-            return None
+        version = named[1]
     # the SDK copies a short version such as `1.13` into the tag, and AWS moves that tag to the
     # newest patch release
     version = whole_version(version, [row.version for row in entries]) or version
 
-    pythons = [word for word in words if re.fullmatch(r"py\d+", word)]
-    if not pythons:
-        engine_of = split_base(base) if base else (framework, version)
-        pythons = in_range("python", *engine_of, "python")
-    python = pythons[0] if pythons else ""
+    python = next((word for word in words if re.fullmatch(r"py\d+", word)), "")
+    if not python:
+        engine = split_base(base) if base else (framework, version)
+        python = in_range("python", *engine, "python")
     address = (match["registry"], repository, match["tag"])
     return describe_image(framework, version, python, device, address, base)
 
 
-def _is_of_aws(address: re.Match[str]) -> bool:
-    if address["repository"] not in facts()["repositories"]:
-        return False
-    account = address["account"]
-    return account is None or any(account in table.values() for table in registries())
-
-
-def _devices(words: Sequence[str]) -> Iterator[str]:
-    """Yield the devices that the parts of a tag name. A CUDA version such as `cu129` means
-    `gpu`."""
-    for word in words:
-        if word in ("gpu", "cpu"):
-            yield word
-        elif word.startswith("neuron"):
-            yield "neuron"
-        elif re.fullmatch(r"cu\d+", word):
-            yield "gpu"
+_DEVICE = r"-(?:(?P<gpu>gpu|cu\d+)|(?P<cpu>cpu)|(?P<neuron>neuron[^-]*))(?=-|$)"
+"""Matches the part of a tag that names the device. A CUDA version such as `cu129` means `gpu`."""
 
 
 # AWS's own training images: find the address for a framework and version, or the contents for an
@@ -417,11 +374,8 @@ _TOO_NEW_FOR_P2 = {"pytorch": (1, 13), "tensorflow": (2, 12)}
 def versions(framework: str, device: str | None = None) -> tuple[str, ...]:
     """Return the versions of a framework that have an image for `device`, or for any device, oldest
     first."""
-    found: dict[str, None] = {}
-    for row in rows(framework):
-        if device is None or device in row.devices:
-            found[row.version] = None
-    return tuple(found)
+    fitting = [row for row in rows(framework) if device in (None, *row.devices)]
+    return tuple(dict.fromkeys(row.version for row in fitting))
 
 
 def patched_instead(image: Image, today: str) -> dict[str, str]:
@@ -447,16 +401,6 @@ def patched_instead(image: Image, today: str) -> dict[str, str]:
         elif end >= today:
             with_date[_line_of(version)] = end
     return with_date or without_date
-
-
-def smp_aliases() -> dict[str, str]:
-    """Return the SDK's own table for model parallelism library v2, which maps PyTorch versions to
-    library versions.
-
-    SDK 2 searches both the keys and the values, so it accepts the library version `2.8.0` as a
-    PyTorch version.
-    """
-    return dict(tables()["smp_aliases"])
 
 
 def smp_versions() -> tuple[str, ...]:
@@ -557,7 +501,7 @@ def _row(query: _Query, version: str | None, base: str | None) -> ImageEntry:
     released = [row for row in candidates if not row.in_test]
     if version is None:  # the newest in the region that has the wanted Python, or else the newest
         here = [row for row in released if query.region in row.accounts] or released
-        fitting = [row for row in here if query.python in (None, *row.pythons)] or here
+        fitting = [row for row in here if query.python in (None, *row.python)] or here
         whole: str | None = newest(row.version for row in fitting)
     else:
         whole = whole_version(version, [row.version for row in candidates])
@@ -569,30 +513,12 @@ def _row(query: _Query, version: str | None, base: str | None) -> ImageEntry:
 
 def _unknown_version(query: _Query, version: str, choices: Sequence[str]) -> NoReturn:
     last = newest(choices)
-    near = _nearest(version, choices)
-    message = f"SageMaker has no image of {query.title} `{version}` for {DEVICES[query.device]}"
-    use = f"use `{near}`"
-    if near != last:
-        use += f", or the newest, `{last}`"
-    message += f"; the newest is `{last}`"
-    _fail("version", message, f"{use}; or {_OWN_IMAGE}")
-
-
-def _nearest(version: str, choices: Sequence[str]) -> str:
-    """Return the newest patch release of the same minor version; else the next newer version, else
-    the newest."""
-    line = numbers(version)[:2]
-    in_order = sorted(choices, key=numbers)
-    newer: list[str] = []
-    same: list[str] = []
-    for choice in in_order:
-        if numbers(choice)[:2] == line:
-            same.append(choice)
-        elif line and numbers(choice)[:2] > line:
-            newer.append(choice)
-    if same:
-        return same[-1]
-    return newer[0] if newer else in_order[-1]
+    near = whole_version(_line_of(version), choices) or last
+    message = (
+        f"SageMaker has no image of {query.title} `{version}` for {DEVICES[query.device]}; the "
+        f"newest is `{last}`"
+    )
+    _fail("version", message, f"use `{near}`; or {_OWN_IMAGE}")
 
 
 def _pick_base(query: _Query, candidates: Sequence[ImageEntry], base: str | None) -> ImageEntry:
@@ -622,9 +548,9 @@ def _python_tag(python: str | None) -> str | None:
 
 def _chosen_python(query: _Query, row: ImageEntry, version: str | None = None) -> str:
     if query.python is None:
-        return max(row.pythons, key=numbers)
-    if query.python not in row.pythons:
-        has = [_python_version(python) for python in row.pythons]
+        return max(row.python, key=numbers)
+    if query.python not in row.python:
+        has = [_python_version(python) for python in row.python]
         message = (
             f"the image of {query.title} {version or row.version} has Python {' and '.join(has)}, "
             f"not {_python_version(query.python)}"
@@ -634,9 +560,9 @@ def _chosen_python(query: _Query, row: ImageEntry, version: str | None = None) -
 
 
 def _python_version(tag: str) -> str:
-    """Return `3.12` for `py312`, and `3` for `py3`."""
+    """Return `3.12` for `py312`, and `3` for `py3`; empty for an empty tag."""
     digits = tag.removeprefix("py")
-    return f"{digits[0]}.{digits[1:]}".rstrip(".")
+    return f"{digits[:1]}.{digits[1:]}".strip(".")
 
 
 def _older_suffix(
@@ -694,7 +620,8 @@ def _smp2_image(query: _Query, version: str | None, instance: str) -> Image:
         _fail("framework", message, "use `framework: pytorch` and an instance type with GPUs")
 
     by_version = {row.version: row for row in rows("pytorch-smp")}
-    aliases = smp_aliases()
+    # the library's version by that of PyTorch; the SDK accepts both
+    aliases = tables()["smp_aliases"]
     real = smp_versions()
     whole: str | None = newest(real)
     if version is not None:

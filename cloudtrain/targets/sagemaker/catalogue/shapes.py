@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from cloudtrain.documents.document import load_table
-from cloudtrain.errors import NearName, ValuePath, did_you_mean, dotted
+from cloudtrain.errors import NearName, ValuePath, did_you_mean, dotted, shortened
 from cloudtrain.job.nodes import describe_value
 from cloudtrain.machines.table import InstanceTable, InstanceType
 from cloudtrain.targets.sagemaker.request import JsonMapping, JsonObject
@@ -111,21 +111,10 @@ class ShapeViolation(NamedTuple):
     kind: Kind
 
 
-class Title(NamedTuple):
-    """The name of a value in messages. Its text is made only where a message needs it."""
-
-    path: ValuePath
-    before: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.before}`{dotted(self.path)}`"
-
-
 def violations(request: JsonMapping, operation: str = "CreateTrainingJob") -> list[ShapeViolation]:
     """Return everything in a request that the service's own model forbids, in the order of the
     request."""
-    shape = _model()["operations"][operation]
-    return list(_check(request, shape, (), Title((operation,))))
+    return list(_check(request, _model()["operations"][operation], ()))
 
 
 @cache
@@ -139,75 +128,63 @@ def _shape(name: str) -> JsonMapping:
     return shape
 
 
-def _check(value: object, name: str, path: ValuePath, title: Title) -> Iterator[ShapeViolation]:
-    """Yield all violations in a value and its parts.
+def _title(path: ValuePath) -> str:
+    return f"`{shortened(dotted(path))}`" if path else "the request"
 
-    `name` is the value's shape in the service's model, `path` its path in the request, `title` its
-    name in messages.
-    """
+
+def _check(value: object, name: str, path: ValuePath) -> Iterator[ShapeViolation]:
+    """Yield all violations in a value and its parts. `name` is the value's shape in the service's
+    model, `path` its path in the request."""
     shape = _shape(name)
     kind = shape["type"]
-    accepted, words = _TYPES[kind]
+    accepted, words, check_inside = _TYPES[kind]
     is_misplaced_bool = isinstance(value, bool) and kind != "boolean"
     if is_misplaced_bool or not isinstance(value, accepted):
-        message = f"{title} is {describe_value(value)}, and the service takes {words}"
+        message = f"{_title(path)} is {describe_value(value)}, and the service takes {words}"
         yield ShapeViolation(path, message, f"write {words}", "type")
-    elif kind in _INSIDE:
-        yield from _INSIDE[kind](value, shape, path, title)
+    else:
+        yield from check_inside(value, shape, path)
 
 
-def _structure(
-    value: JsonMapping, shape: JsonMapping, path: ValuePath, title: Title
-) -> Iterator[ShapeViolation]:
+def _structure(value: JsonMapping, shape: JsonMapping, path: ValuePath) -> Iterator[ShapeViolation]:
     members = shape["members"]
     hints = {name: did_you_mean(str(name), members) for name in value if name not in members}
     for name in shape.get("required", ()):
-        if name in value:
-            continue
         is_misspelt = NearName.of(name) in hints.values()
-        if not is_misspelt:
-            message = f"{title} needs `{name}`"
+        if name not in value and not is_misspelt:
+            message = f"{_title(path)} needs `{name}`"
             place = (*path, name)
             yield ShapeViolation(place, message, f"add `{name}`", "missing")
     for name, inner in value.items():
         place = (*path, name)
         if name in hints:
-            message = f"{title} has no field `{name}`"
+            message = f"{_title(path)} has no field `{name}`"
             yield ShapeViolation(place, message, hints[name], "unknown")
         else:
-            yield from _check(inner, members[name], place, Title(place))
+            yield from _check(inner, members[name], place)
 
 
-def _list(
-    value: list[Any], shape: JsonMapping, path: ValuePath, title: Title
-) -> Iterator[ShapeViolation]:
-    yield from _check_count(len(value), ("entry", "entries"), shape, path, title)
+def _list(value: list[Any], shape: JsonMapping, path: ValuePath) -> Iterator[ShapeViolation]:
+    yield from _check_bounds(len(value), "the length of ", shape, path)
     for index, inner in enumerate(value):
-        place = (*path, index)
-        yield from _check(inner, shape["member"], place, Title(place))
+        yield from _check(inner, shape["member"], (*path, index))
 
 
-def _map(
-    value: JsonMapping, shape: JsonMapping, path: ValuePath, title: Title
-) -> Iterator[ShapeViolation]:
-    yield from _check_count(len(value), ("entry", "entries"), shape, path, title)
+def _map(value: JsonMapping, shape: JsonMapping, path: ValuePath) -> Iterator[ShapeViolation]:
+    yield from _check_bounds(len(value), "the length of ", shape, path)
     for key, inner in value.items():
         place = (*path, key)
-        yield from _check(key, shape["key"], place, Title(path, "a key of "))
-        name = str(key)
-        if isinstance(key, str) and len(key) > 40:
-            name = f"{key[:37]}..."
-        yield from _check(inner, shape["value"], place, Title((*path, name)))
+        for violation in _check(key, shape["key"], place):
+            yield violation._replace(message=f"a name is not valid: {violation.message}")
+        yield from _check(inner, shape["value"], place)
 
 
-def _string(
-    value: str, shape: JsonMapping, path: ValuePath, title: Title
-) -> Iterator[ShapeViolation]:
-    sized = list(_check_count(len(value), ("character", "characters"), shape, path, title))
+def _string(value: str, shape: JsonMapping, path: ValuePath) -> Iterator[ShapeViolation]:
+    sized = list(_check_bounds(len(value), "the length of ", shape, path))
     yield from sized
 
     if "enum" in shape and value not in shape["enum"]:
-        message = f"{title} is {describe_value(value)}, which the service does not know"
+        message = f"{_title(path)} is {describe_value(value)}, which the service does not know"
         near = did_you_mean(value, shape["enum"])
         if len(shape["enum"]) > MANY and not isinstance(near, NearName):
             near = None
@@ -215,7 +192,7 @@ def _string(
 
     pattern = shape.get("pattern")
     if pattern is not None and not sized and not matches(pattern, value):
-        message = f"{title} is {describe_value(value)}, which the service refuses"
+        message = f"{_title(path)} is {describe_value(value)}, which the service refuses"
         hint = _hints().get(pattern, f"it must match `{pattern}`")
         yield ShapeViolation(path, message, hint, "pattern")
 
@@ -226,70 +203,34 @@ def _hints() -> dict[str, str]:
     return dict(load_table(__file__, "patterns.toml")["hints"])
 
 
-def _number(
-    value: int, shape: JsonMapping, path: ValuePath, title: Title
-) -> Iterator[ShapeViolation]:
-    if _is_within_bounds(value, shape):
-        return
-    least = f"write `{shape.get('min')}` or more"
-    most = f"write `{shape.get('max')}` or less"
-    fact = f"{title} is {value:,}"
-    yield from _check_bounds(value, fact, (least, most), shape, path)
-
-
-def _check_count(
-    count: int, units: tuple[str, str], shape: JsonMapping, path: ValuePath, title: Title
-) -> Iterator[ShapeViolation]:
-    if _is_within_bounds(count, shape):
-        return
-
-    def amount(number: int) -> str:
-        return units[0] if number == 1 else units[1]
-
-    fact = f"{title} is empty"
-    if count:
-        fact = f"{title} has {count:,} {amount(count)}"
-    least = shape.get("min", 0)
-    most = shape.get("max", 0)
-    at_least = f"use at least {least} {amount(least)}"
-    at_most = f"use at most {most} {amount(most)}"
-    yield from _check_bounds(count, fact, (at_least, at_most), shape, path)
-
-
-def _is_within_bounds(number: int, shape: JsonMapping) -> bool:
-    least: int = shape.get("min", number)
-    most: int = shape.get("max", number)
-    return least <= number <= most
+def _number(value: int, shape: JsonMapping, path: ValuePath) -> Iterator[ShapeViolation]:
+    return _check_bounds(value, "", shape, path)
 
 
 def _check_bounds(
-    number: int, fact: str, hints: tuple[str, str], shape: JsonMapping, path: ValuePath
+    number: int, of_what: str, shape: JsonMapping, path: ValuePath
 ) -> Iterator[ShapeViolation]:
-    if "min" in shape and number < shape["min"]:
-        message = f"{fact}, and the service takes at least {shape['min']:,}"
-        yield ShapeViolation(path, message, hints[0], "min")
-    if "max" in shape and number > shape["max"]:
-        message = f"{fact}, and the service takes at most {shape['max']:,}"
-        yield ShapeViolation(path, message, hints[1], "max")
+    """Yield a violation if the number, which is a value or its length, is out of bounds."""
+    least = shape.get("min", number)
+    most = shape.get("max", number)
+    if number < least:
+        message = f"{of_what}{_title(path)} is {number:,}, and the service takes at least {least:,}"
+        yield ShapeViolation(path, message, f"use at least {least}", "min")
+    if number > most:
+        message = f"{of_what}{_title(path)} is {number:,}, and the service takes at most {most:,}"
+        yield ShapeViolation(path, message, f"use at most {most}", "max")
 
 
-_TYPES: dict[str, tuple[Any, str]] = {
-    "structure": (Mapping, "a mapping"),
-    "map": (Mapping, "a mapping"),
-    "list": (list | tuple, "a list"),
-    "string": (str, "a text"),
-    "integer": (int, "a whole number"),
-    "long": (int, "a whole number"),
-    "boolean": (bool, "true or false"),
-}
-
-_INSIDE: dict[str, Callable[[Any, JsonMapping, ValuePath, Title], Iterator[ShapeViolation]]] = {
-    "structure": _structure,
-    "map": _map,
-    "list": _list,
-    "string": _string,
-    "integer": _number,
-    "long": _number,
+_TYPES: dict[
+    str, tuple[Any, str, Callable[[Any, JsonMapping, ValuePath], Iterator[ShapeViolation]]]
+] = {
+    "structure": (Mapping, "a mapping", _structure),
+    "map": (Mapping, "a mapping", _map),
+    "list": (list | tuple, "a list", _list),
+    "string": (str, "a text", _string),
+    "integer": (int, "a whole number", _number),
+    "long": (int, "a whole number", _number),
+    "boolean": (bool, "true or false", _number),
 }
 
 
