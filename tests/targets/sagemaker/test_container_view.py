@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from functools import partial
 from typing import Any
 
 import pytest
 
 from cloudtrain.errors import JobError
 from cloudtrain.machines.overlay import read_overlay, type_named
+from cloudtrain.machines.table import instance_named
 from cloudtrain.plans.plan import Plan
 from cloudtrain.plans.processes import Process
 from cloudtrain.runtime.environment import detect_environment, sagemaker_place
 from cloudtrain.runtime.sagemaker_launcher import CONTAINER_ENTRYPOINT
 from cloudtrain.targets.sagemaker.catalogue.contents import ImageContents
+from cloudtrain.targets.sagemaker.launch import processes
 from cloudtrain.targets.sagemaker.launch.commands import command
 from cloudtrain.targets.sagemaker.launch.container import HostSetup
-from cloudtrain.targets.sagemaker.launch.processes import view
 from cloudtrain.targets.sagemaker.request import is_entrypoint
 from tests.targets.sagemaker.container_requests import host_named, pytorch, recorded, request
+
+view = partial(processes.view, entry_of=partial(instance_named, "sagemaker"))
 
 TORCH = {"sagemaker_torch_distributed_enabled": True}
 MPI = {"sagemaker_mpi_enabled": True}

@@ -80,12 +80,6 @@ class HostSetup:
         return mapping_at(self.request, "Environment")
 
     @property
-    def training_module(self) -> str | None:
-        """Return SAGEMAKER_TRAINING_MODULE, the function that the toolkit calls; None if
-        unknown."""
-        return self.given.get(TRAINING_MODULE, self.container.training_module)
-
-    @property
     def entry_point(self) -> str:
         """Return the script's path in the code folder. The variable SAGEMAKER_PROGRAM overrides the
         hyperparameter."""
@@ -149,35 +143,26 @@ SERVER_PORT = 2223
 MIRRORED_PORT = 8890
 
 
-def serves_parameters(setup: HostSetup) -> bool:
-    """Return whether parameter servers start: in a TensorFlow job that asks for them and has
-    several hosts."""
-    return setup.key == PARAMETER_SERVER
-
-
-def mirrors(setup: HostSetup) -> bool:
-    """Return whether the toolkit sets up the workers of MultiWorkerMirroredStrategy."""
-    return setup.start.mirrors and setup.takes_part
-
-
-def task_of(setup: HostSetup) -> tuple[str, int]:
+def task_of(setup: HostSetup) -> tuple[str, int] | None:
     """Return the TensorFlow task of this host's script: its type and index, such as `worker` and
-    0."""
+    0; None if the toolkit gives it none."""
+    if not setup.takes_part:
+        return None
     index = setup.distribution_hosts.index(setup.host.name)
-    if mirrors(setup):
-        return "worker", index
-    return ("worker", index - 1) if index else ("master", 0)
+    if setup.key == PARAMETER_SERVER:
+        return ("worker", index - 1) if index else ("master", 0)
+    return ("worker", index) if setup.start.mirrors else None
 
 
 def tf_config(setup: HostSetup) -> dict[str, str]:
     """Return the variable TF_CONFIG; empty if the toolkit does not set it."""
-    serves = serves_parameters(setup)
-    if not setup.takes_part or not (serves or mirrors(setup)):
+    task = task_of(setup)
+    if task is None:
         return {}
-    cluster = _cluster_text(tuple(setup.distribution_hosts), serves)
-    kind, index = task_of(setup)
-    task = json.dumps({"index": index, "type": kind})
-    return {"TF_CONFIG": f'{{"cluster": {cluster}, "environment": "cloud", "task": {task}}}'}
+    kind, index = task
+    text = json.dumps({"index": index, "type": kind})
+    cluster = _cluster_text(tuple(setup.distribution_hosts), setup.key == PARAMETER_SERVER)
+    return {"TF_CONFIG": f'{{"cluster": {cluster}, "environment": "cloud", "task": {text}}}'}
 
 
 @lru_cache(maxsize=4)
@@ -299,7 +284,7 @@ def _facts(setup: HostSetup) -> JsonObject:
         "current_instance_type": setup.host.instance_type,
         "distribution_hosts": setup.distribution_hosts,
         "distribution_instance_groups": setup.distribution_groups,
-        "framework_module": setup.training_module,
+        "framework_module": setup.given.get(TRAINING_MODULE, setup.container.training_module),
         "hosts": resource["hosts"],
         "hyperparameters": setup.start.parameters,
         "input_config_dir": f"{root}/input/config",

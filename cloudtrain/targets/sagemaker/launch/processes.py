@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 from cloudtrain.errors import JobError, Problem
-from cloudtrain.machines.table import InstanceType, instance_named
+from cloudtrain.machines.table import InstanceType
 from cloudtrain.plans.processes import Alike, Process, Processes
 from cloudtrain.runtime.errors import SetupError
 from cloudtrain.runtime.mpi_options import mpirun_options
@@ -23,11 +23,10 @@ from cloudtrain.targets.sagemaker.launch.container import (
     MASTER_PORT,
     HostSetup,
     environment,
-    mirrors,
-    serves_parameters,
     task_of,
 )
 from cloudtrain.targets.sagemaker.request import (
+    PARAMETER_SERVER,
     Host,
     Request,
     host_groups,
@@ -35,10 +34,11 @@ from cloudtrain.targets.sagemaker.request import (
     hyperparameters_file,
     input_data_config,
     is_entrypoint,
+    resource_config,
 )
-from cloudtrain.targets.sagemaker.request import resource_config as resource_config_of
 
 if TYPE_CHECKING:
+    from cloudtrain.runtime.sagemaker_launcher.machine import HostMachine
     from cloudtrain.runtime.sagemaker_launcher.plan import HostProgram, LaunchPlan, LaunchSpec
 
 EntryOf = Callable[[str], InstanceType | None]
@@ -53,21 +53,18 @@ def view(
     container: ImageContents,
     accelerators: Accelerators,
     *,
+    entry_of: EntryOf,
     package: bool = False,
-    entry_of: EntryOf | None = None,
 ) -> Processes:
     """Return the processes that will run, for `Plan.processes`. `instance` 0 is the host `algo-1`.
 
     If several hosts start the same processes, only the first of them is computed at once. The
     others are computed when their processes are read.
 
-    `entry_of` returns a type's catalogue entry with the user's corrections; by default, without
-    them. `package`: whether the bundle's top folder contains a `setup.py`.
+    `package`: whether the bundle's top folder contains a `setup.py`.
     """
     if is_entrypoint(request):
-        devices_of = partial(devices, accelerators=accelerators)
-        look_up = entry_of or partial(instance_named, "sagemaker")
-        return Processes(launched_processes(request, devices_of, look_up))
+        return Processes(_of_our_launcher(request, accelerators, entry_of))
     if request["AlgorithmSpecification"].get("ContainerEntrypoint"):
         return Processes([_own_entrypoint(request)])
 
@@ -88,6 +85,33 @@ def devices(instance_type: str, accelerators: Accelerators) -> tuple[int, int]:
     return (0, count) if instance_type.startswith(("ml.trn", "ml.inf")) else (count, 0)
 
 
+def _of_hosts(
+    run: Sequence[Host], roles: Iterable[str], process: Callable[[Host, int], Process]
+) -> Iterator[Alike]:
+    """Yield the processes that the hosts of a run start: one of each role on every host. `process`
+    returns the n-th process of a host."""
+
+    def on_each(place: int) -> Callable[[int], Process]:
+        return lambda number: process(run[number], place)
+
+    for place, role in enumerate(roles):
+        yield Alike(role, _one_on_each(run), on_each(place))
+
+
+def _one_on_each(run: Iterable[Host]) -> tuple[tuple[int, int], ...]:
+    """Return the `Alike.spread` of one process on each host."""
+    return tuple((host.index, 1) for host in run)
+
+
+def _process(
+    host: Host, role: str, argv: tuple[str, ...], env: dict[str, str], rank: int | None
+) -> Process:
+    """Return a process that a host starts, without the variables in `LONG`."""
+    for name in LONG:
+        env.pop(name, None)
+    return Process(host.index, role, argv, env, rank, None if rank is None else 0)
+
+
 class _HostCommand(NamedTuple):
     """One host, and the command that the toolkit starts on this host."""
 
@@ -95,56 +119,40 @@ class _HostCommand(NamedTuple):
     command: ToolkitCommand
 
     @property
-    def host(self) -> Host:
-        return self.setup.host
-
-    @property
     def roles(self) -> tuple[str, ...]:
         """Return the roles of the processes that the host starts; empty if the toolkit stops with
         an error."""
         if self.command.error is not None:
             return ()
-        setup = self.setup
-        serves = serves_parameters(setup)
-        has_task = setup.takes_part and (serves or mirrors(setup))
         role = self.command.role
-        if role == "process" and has_task:
-            role = task_of(setup)[0]
-        return (role, "ps") if serves else (role,)
+        task = task_of(self.setup)
+        if role == "process" and task is not None:
+            role = task[0]
+        return (role, "ps") if self.setup.key == PARAMETER_SERVER else (role,)
 
-    @property
-    def env(self) -> dict[str, str]:
-        """Return the environment of the process that the host starts, without the variables in
-        `LONG`."""
-        env = {**self.setup.given, **environment(self.setup, without=LONG), **self.command.env}
-        return _shortened(env)
-
-    def first(self, *, alone: bool) -> Process:
-        """Return the process that the host starts.
+    def process(self, place: int, *, alone: bool) -> Process:
+        """Return a process that the host starts: its command, or behind it the parameter server.
 
         `alone` tells whether all hosts of the job run the script without a launcher. Each script is
-        then one rank.
+        then one rank. The toolkit forks the server and runs no command line: its `argv` only
+        describes it.
         """
-        role = self.roles[0]
+        setup = self.setup
+        host = setup.host
+        role = self.roles[place]
+        number: int = setup.resource["hosts"].index(host.name)
+        env = {**setup.given, **environment(setup, without=LONG), **self.command.env}
+        if place == 1:
+            env.pop("TF_CONFIG", None)
+            argv = ("tf.distribute.Server", "job_name=ps", f"task_index={number}")
+            return _process(host, role, argv, env, None)
+
         rank: int | None = None
         if role != self.command.role:  # a task
-            rank = self.setup.distribution_hosts.index(self.host.name)
+            rank = setup.distribution_hosts.index(host.name)
         elif alone:
-            rank = self.setup.resource["hosts"].index(self.host.name)
-        local_rank = None if rank is None else 0
-        return Process(self.host.index, role, self.command.argv, self.env, rank, local_rank)
-
-    def server(self) -> Process:
-        """Return the parameter server of this host as a process.
-
-        The toolkit forks the server and runs no command line. The `argv` of the result only
-        describes the server.
-        """
-        index = self.setup.resource["hosts"].index(self.host.name)
-        argv = ("tf.distribute.Server", "job_name=ps", f"task_index={index}")
-        env = self.env
-        env.pop("TF_CONFIG", None)
-        return Process(self.host.index, "ps", argv, env)
+            rank = number
+        return _process(host, role, self.command.argv, env, rank)
 
 
 _Look = Callable[[Host], _HostCommand]
@@ -158,8 +166,12 @@ def _of_the_toolkit(request: Request, look: _Look) -> Iterator[Alike]:
     for group in groups:
         runs += _runs(group, look, several=len(groups) > 1)
     alone = all(look(run[0]).command.role == "process" for run in runs)
+
+    def process(host: Host, place: int) -> Process:
+        return look(host).process(place, alone=alone)
+
     for run in runs:
-        yield from _hosts(run, look, alone)
+        yield from _of_hosts(run, look(run[0]).roles, process)
 
     by_name = _by_name(hosts(request))
     for group in groups:
@@ -172,18 +184,6 @@ def _by_name(all_hosts: Iterable[Host]) -> dict[str, Host]:
     return {host.name: host for host in all_hosts}
 
 
-def _shortened(env: dict[str, str]) -> dict[str, str]:
-    """Remove the variables in `LONG` from `env`, and return it."""
-    for name in LONG:
-        env.pop(name, None)
-    return env
-
-
-def _one_on_each(run: Iterable[Host]) -> tuple[tuple[int, int], ...]:
-    """Return the `Alike.spread` of one process on each host."""
-    return tuple((host.index, 1) for host in run)
-
-
 def _runs(group: Sequence[Host], look: _Look, *, several: bool) -> Iterator[tuple[Host, ...]]:
     """Split an instance group into runs of neighbouring hosts that start the same processes.
 
@@ -192,7 +192,7 @@ def _runs(group: Sequence[Host], look: _Look, *, several: bool) -> Iterator[tupl
     hosts.
     """
     setup = look(group[0]).setup
-    if several and serves_parameters(setup):
+    if several and setup.key == PARAMETER_SERVER:
         for host in group:
             yield (host,)
         return
@@ -206,16 +206,6 @@ def _runs(group: Sequence[Host], look: _Look, *, several: bool) -> Iterator[tupl
 
     for _, run in groupby(group, key=roles_of):
         yield tuple(run)
-
-
-def _hosts(run: Sequence[Host], look: _Look, alone: bool) -> Iterator[Alike]:
-    """Yield the processes that the hosts of a run start. `alone`: see `_HostCommand.first`."""
-    roles = look(run[0]).roles
-    spread = _one_on_each(run)
-    if roles:
-        yield Alike(roles[0], spread, lambda number: look(run[number]).first(alone=alone))
-    if roles[1:]:
-        yield Alike("ps", spread, lambda number: look(run[number]).server())
 
 
 def _ranks(host: _HostCommand, by_name: Mapping[str, Host]) -> Iterator[Alike]:
@@ -268,67 +258,67 @@ def _own_entrypoint(request: Request) -> Alike:
 # The processes of jobs that start cloudtrain's launcher, computed with the launcher's own
 # functions.
 
-Devices = Callable[[str], tuple[int, int]]
-"""Returns an instance type's numbers of GPUs and Neuron cores."""
 
-
-class PlannedHost(NamedTuple):
-    """One host, with the plan of cloudtrain's launcher on it, and the job's variables."""
-
-    host: Host
-    plan: LaunchPlan
-    environment: dict[str, str]
-
-    def process(self, program: HostProgram, rank: int | None) -> Process:
-        env = _shortened({**self.environment, **self.plan.environment, **program.env})
-        local_rank = None if rank is None else 0
-        return Process(self.host.index, program.role, program.argv, env, rank, local_rank)
-
-
-def launched_processes(request: Request, devices: Devices, entry_of: EntryOf) -> Iterator[Alike]:
+def _of_our_launcher(
+    request: Request, accelerators: Accelerators, entry_of: EntryOf
+) -> Iterator[Alike]:
     """Yield all processes of the job: first the processes that the hosts start, then the ranks of
-    their launchers.
+    their launchers. Raises a `JobError` for values that the launcher cannot read.
 
     The processes of hosts like the first one of their kind are computed when they are read.
     """
-    launch = _launch(request)
+    # the toolkit's jobs have no launcher of ours
+    from cloudtrain.runtime.sagemaker_launcher.machine import HostMachine
+    from cloudtrain.runtime.sagemaker_launcher.plan import read_launch
+
+    try:
+        launch = read_launch(decode_hyperparameters(hyperparameters_file(request)))
+    except SetupError as error:
+        raise _problem(error) from None
+    given = dict(request.get("Environment") or {})
     by_name = _by_name(hosts(request))
     numbers = {name: number for number, name in enumerate(by_name)}
 
     @lru_cache(maxsize=8)
-    def look(host: Host) -> PlannedHost:
-        return _plan_host(request, host, devices, entry_of(host.instance_type))
+    def look(host: Host) -> LaunchPlan:
+        gpus, neurons = devices(host.instance_type, accelerators)
+        entry = entry_of(host.instance_type)
+        machine = HostMachine(
+            gpus=gpus,
+            neurons=neurons,
+            cpus=entry.vcpus if entry else 1,
+            efa=bool(entry and entry.interfaces),
+            variables={"TRAINING_JOB_NAME": request["TrainingJobName"], **given},
+        )
+        return _plan_of(request, host, machine)
 
-    def programs(run: Sequence[Host], place: int) -> Alike:
-        def process(number: int) -> Process:
-            planned = look(run[number])
-            program = planned.plan.programs[place]
-            rank = _rank(launch, program, numbers[planned.host.name])
-            return planned.process(program, rank)
-
-        role = look(run[0]).plan.programs[place].role
-        return Alike(role, _one_on_each(run), process)
+    def process(host: Host, place: int) -> Process:
+        plan = look(host)
+        program = plan.programs[place]
+        env = {**given, **plan.environment, **program.env}
+        rank = _rank(launch, program, numbers[host.name])
+        return _process(host, program.role, program.argv, env, rank)
 
     groups = host_groups(request)
     for group in groups:
         for run in _own_launcher_runs(group, look, by_name):
-            for place in range(len(look(run[0]).plan.programs)):
-                yield programs(run, place)
+            roles = [program.role for program in look(run[0]).programs]
+            yield from _of_hosts(run, roles, process)
 
     firsts = [look(group[0]) for group in groups]
     yield from _own_launcher_ranks(launch, firsts, by_name)
 
 
 def _own_launcher_runs(
-    group: tuple[Host, ...], look: Callable[[Host], PlannedHost], by_name: Mapping[str, Host]
+    group: tuple[Host, ...], look: Callable[[Host], LaunchPlan], by_name: Mapping[str, Host]
 ) -> Iterator[tuple[Host, ...]]:
     """Split an instance group into runs of neighbouring hosts that start the same programs.
 
     The run is usually the whole group. In TensorFlow jobs, hosts differ in the roles of their
     tasks.
     """
-    master = by_name[look(group[0]).plan.hosts[0]]
-    programs = look(master).plan.programs
+    master = by_name[look(group[0]).hosts[0]]
+    programs = look(master).programs
     config = programs[0].env.get("TF_CONFIG") if programs else None
     if config is None:
         yield group
@@ -343,46 +333,19 @@ def _own_launcher_runs(
         yield tuple(run)
 
 
-def _launch(request: Request) -> LaunchSpec:
-    """Return what the request tells cloudtrain's launcher. Raises a `JobError`."""
-    # the toolkit's jobs have no launcher of ours
-    from cloudtrain.runtime.sagemaker_launcher.plan import read_launch
-
-    try:
-        return read_launch(decode_hyperparameters(hyperparameters_file(request)))
-    except SetupError as error:
-        raise _problem(error) from None
-
-
-def _plan_host(
-    request: Request, host: Host, devices: Devices, entry: InstanceType | None
-) -> PlannedHost:
-    """Return what cloudtrain's launcher would start on a host. Raises a `JobError` for values that
-    it cannot read."""
-    from cloudtrain.runtime.sagemaker_launcher.machine import HostMachine
+def _plan_of(request: Request, host: Host, machine: HostMachine) -> LaunchPlan:
+    """Return what cloudtrain's launcher would start on a host. Raises a `JobError`."""
     from cloudtrain.runtime.sagemaker_launcher.plan import launch_plan
 
-    gpus, neurons = devices(host.instance_type)
-    environment = dict(request.get("Environment") or {})
-    machine = HostMachine(
-        gpus=gpus,
-        neurons=neurons,
-        cpus=entry.vcpus if entry else 1,
-        efa=bool(entry and entry.interfaces),
-        variables={"TRAINING_JOB_NAME": request["TrainingJobName"], **environment},
-    )
-
     hyperparameters = hyperparameters_file(request)
-    resource = resource_config_of(request, host)
-    channels = input_data_config(request)
+    resource = resource_config(request, host)
     try:
-        plan = launch_plan(hyperparameters, resource, channels, machine)
+        return launch_plan(hyperparameters, resource, input_data_config(request), machine)
     except SetupError as error:
         raise _problem(error) from None
     except ValueError as error:  # from shlex, for mpirun options in the overrides
         message = f"the launcher cannot read its options for mpirun: {error}"
         raise JobError([Problem(_WRITTEN, message, "close the quotes", code="CT018")]) from None
-    return PlannedHost(host, plan, environment)
 
 
 def _problem(error: SetupError) -> JobError:
@@ -412,13 +375,12 @@ def _rank(launch: LaunchSpec, program: HostProgram, number: int) -> int | None:
 
 
 def _own_launcher_ranks(
-    launch: LaunchSpec, firsts: list[PlannedHost], by_name: Mapping[str, Host]
+    launch: LaunchSpec, firsts: list[LaunchPlan], by_name: Mapping[str, Host]
 ) -> Iterator[Alike]:
     """Yield the ranks that torchrun or mpirun starts, once for each set of hosts that train
     together."""
     host_sets: set[tuple[str, ...]] = set()
-    for host in firsts:
-        plan = host.plan
+    for plan in firsts:
         if not plan.programs or plan.hosts in host_sets:
             continue
         program = plan.programs[0]
