@@ -38,6 +38,7 @@ from cloudtrain.targets.sagemaker.request import (
     TORCH,
     JsonMapping,
     JsonObject,
+    only,
     without,
     without_nulls,
 )
@@ -427,11 +428,6 @@ def _decode(hyperparameters: dict[str, str]) -> JsonObject | None:
 # launcher.
 
 
-_TOOLKIT = frozenset(
-    (keys.SUBMIT_DIRECTORY, keys.PROGRAM, keys.LOG_LEVEL, keys.JOB_NAME, keys.REGION)
-)
-
-
 @dataclass(frozen=True)
 class StartedScript:
     """The program that a request starts."""
@@ -468,7 +464,7 @@ def start_of(request: JsonObject, region: str) -> StartedScript | None:
         launcher=_launcher(request, values),
         archive=script.source_dir,
         channels=script.channels,
-        hyperparameters=without(request[PARAMETERS], {*_TOOLKIT, *KEYS}),
+        hyperparameters=only(request[PARAMETERS], without(values, KEYS)),
         entry_point=script.entry_point,
         processes=values.get(keys.PROCESSES),
         mpi_options=values.get(keys.MPI_OPTIONS, ""),

@@ -260,16 +260,9 @@ def _with_script(
     if framework is None:
         arguments["image_uri"] = image_in(request)
     else:
-        choice = _choose_image(request, script, framework, region)
-        arguments |= choice.image
-        notes = choice.notes
-        for name in choice.hyperparameters:
-            values.pop(name, None)
-        if choice.distribution:
-            arguments["distribution"] = choice.distribution
-            lost = [name for name in values if name in dist.KEYS]
-            if lost:
-                notes += (f"The SDK's `distribution` would not send {quoted(lost)}.",)
+        image, note = _image_arguments(request, script, framework, region, values)
+        arguments |= image
+        notes = tuple(filter(None, [note]))
 
     if framework == "tensorflow":
         arguments |= _model_dir(values, request, arguments.get("distribution", {}))
@@ -292,28 +285,18 @@ def _model_dir(values: JsonObject, request: JsonObject, distribution: JsonObject
     return {} if value == default else {"model_dir": value}
 
 
-@dataclass(frozen=True)
-class _Choice:
-    """The arguments of a framework's class for the image, and its argument `distribution`."""
-
-    image: JsonObject
-    distribution: JsonObject
-    hyperparameters: frozenset[str] = frozenset()
-    """The hyperparameters that the SDK sends for the distribution."""
-    notes: tuple[str, ...] = ()
-
-
-def _choose_image(
-    request: JsonObject, script: ToolkitScript, framework: str, region: str
-) -> _Choice:
-    """Return the estimator's arguments for the image and the distribution.
+def _image_arguments(
+    request: JsonObject, script: ToolkitScript, framework: str, region: str, values: JsonObject
+) -> tuple[JsonObject, str]:
+    """Return the estimator's arguments for the image and the distribution, and a note, or an empty
+    one. Remove the hyperparameters from `values` that the SDK sends for the distribution.
 
     The image is given as a version if the SDK chooses exactly this image for the version, or else
     by its URI.
     """
     uri = image_in(request)
     resources = request[MACHINES]
-    distribution = dist.distribution_of(script.values)
+    distribution = dist.distribution_of(values)
     groups = resources.get("InstanceGroups", ())
     setting = dist.Setting(
         framework,
@@ -325,32 +308,33 @@ def _choose_image(
     by_uri: JsonObject = {"image_uri": uri}
     if framework == "huggingface":
         by_uri["py_version"] = None
-
-    candidates: list[JsonObject] = []
-    by_version = version_arguments(uri, region, setting.types, distribution)
-    if by_version:
-        candidates.append(dict(by_version))
-    candidates.append(dict(by_uri))
+    with_uri = dict(by_uri)
     # the SDK checks the version even if an image is given
     if "multi_worker_mirrored_strategy" in distribution:
         entry = image_of_uri(uri)
-        candidates[-1]["framework_version"] = entry.engine[1] if entry else None
+        with_uri["framework_version"] = entry.engine[1] if entry else None
+    by_version = version_arguments(uri, region, setting.types, distribution)
 
     reason = None
-    for image in candidates:
+    for image in (by_version, with_uri):
+        if image is None:
+            continue
         if not distribution:
-            return _Choice(image, {})
+            return image, ""
         versions = [*only(image, _VERSIONS).values(), None]
         uri_given = image.get("image_uri", "")
         candidate = replace(setting, image_uri=uri_given, version=versions[0])
-        reason = dist.objection(distribution, script.values, candidate)
+        reason = dist.objection(distribution, values, candidate)
         if reason is None:
-            sent = frozenset(dist.sdk_hyperparameters(distribution, candidate))
-            return _Choice(image, _with_group_objects(distribution, setting), sent)
+            for name in dist.sdk_hyperparameters(distribution, candidate):
+                values.pop(name, None)
+            lost = [name for name in values if name in dist.KEYS]
+            note = f"The SDK's `distribution` would not send {quoted(lost)}." if lost else ""
+            given = _with_group_objects(distribution, setting)
+            return {**image, "distribution": given}, note
 
-    image_arguments = version_arguments(uri, region, setting.types, {}) or by_uri
     note = f"The SDK's own `distribution` is not used: {reason}."
-    return _Choice(dict(image_arguments), {}, notes=(note,))
+    return version_arguments(uri, region, setting.types, {}) or by_uri, note
 
 
 def _with_group_objects(distribution: JsonObject, setting: dist.Setting) -> JsonObject:
@@ -416,12 +400,12 @@ def estimator_program(request: JsonObject, region: str, profile: str | None = No
     metrics = fields.take(SERVICE_METRICS)
     for path in (IMAGE, PARAMETERS, CHANNELS):  # `form_of` expresses them
         fields.take(path)
-    _, left_of_channels = fit_inputs(request.get(CHANNELS, []))
+    form = form_of(request, region)
+    inputs, left_of_channels = fit_inputs(form.channels)
     left = fields.remaining_paths() + left_of_channels
     if left:
         raise refuse(SDK, left)
 
-    form = form_of(request, region)
     if metrics != form.metrics:
         arguments["enable_sagemaker_metrics"] = metrics
     name = SDK_TABLES["estimators"][form.framework or "generic"]
@@ -434,7 +418,6 @@ def estimator_program(request: JsonObject, region: str, profile: str | None = No
         **_groups(request),
         "estimator": estimator,
     }
-    inputs, _ = fit_inputs(form.channels)
     fit = {"inputs": inputs or None, "job_name": request[NAME], "experiment_config": experiment}
     return Program(
         variables, "fit", without_nulls(fit), "sagemaker-sdk", form.notes, in_code=NO_WAIT
