@@ -43,10 +43,8 @@ from cloudtrain.targets.sagemaker.emulate_stage import (
     local_endpoint,
     local_port,
     local_tf_config,
-    local_variables,
     port_name,
     relocate_text,
-    with_loopback,
 )
 from cloudtrain.targets.sagemaker.launch.commands import ToolkitCommand, command
 from cloudtrain.targets.sagemaker.launch.container import HostSetup, environment
@@ -62,6 +60,7 @@ from cloudtrain.targets.sagemaker.request import (
     input_data_config,
     is_entrypoint,
     resource_config,
+    without,
 )
 from cloudtrain.targets.sagemaker.settings import SageMaker, SageMakerAccount
 
@@ -73,30 +72,40 @@ def entrypoint_host(stage: EmulatedJob, host: Host) -> HostLaunch:
     """Return the processes of one host: the launcher and its children."""
     plan = _plan(stage, host)
     first = plan.programs[0].role if plan.programs else ""
-    variables = local_variables(stage.variables(host))
+    variables = stage.variables(host)
+    for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
+        if variables.get(name) == INTERFACE:  # of the request
+            variables[name] = LOOPBACK_INTERFACE
+    ranks: Sequence[Process] = ()
+    count = plan.processes_per_instance
     if first == "torchrun":
         variables |= stage.torchrun_variables(host)
-    if first == "mpirun":
+        script = script_of(plan.programs[0])
+        ranks = _torchrun_ranks(host, plan.hosts, script, python=plan.python, count=count)
+    elif first == "mpirun":
         # the launcher looks for mpirun on the PATH
         folder = os.path.dirname(stage.mpirun)
         path = variables.get("PATH", "${{env.PATH}}")
         variables = {**OPEN_MPI, **variables, "PATH": f"{folder}:{path}"}
+        # behind mpirun's options: the script's interpreter with its arguments, or another program
+        argv = plan.programs[0].argv
+        start = argv.index(stage.python) if stage.python in argv else len(argv) - 1
+        ranks = tuple(launchers.mpirun_ranks(argv[start:], processes=count))
     if plan.endpoints:
         addresses = {endpoint: local_endpoint(endpoint) for endpoint in sorted(plan.endpoints)}
         variables[EMULATION] = json.dumps(addresses)
 
-    is_script = first == "process"
-    role = "process" if is_script else "launcher"
-    argv = tuple(container_entrypoint(stage.root(host), stage.python))
     children: list[Process] = []
-    if not is_script:
+    role = "process"
+    if first != "process":
+        role = "launcher"
         for program in plan.programs:
             children.append(Process(host.index, program.role, program.argv, program.env))
-    children += _ranks(stage, host, plan)
+    entrypoint = tuple(container_entrypoint(stage.root(host), stage.python))
     return HostLaunch(
-        (Process(host.index, role, argv, variables),),
-        tuple(children),
-        ranks=plan.processes_per_instance if first in _LAUNCHERS else 0,
+        (Process(host.index, role, entrypoint, variables),),
+        (*children, *ranks),
+        ranks=len(ranks),
         endpoints=plan.endpoints,
         unpacks=True,
     )
@@ -109,52 +118,32 @@ def _plan(stage: EmulatedJob, host: Host) -> LaunchPlan:
     machine = HostMachine(
         python=stage.python,
         cpus=stage.account.machine.cpus,
-        gpus=stage.gpus(host),
+        gpus=len(stage.gpu_share(host)),
         variables=stage.variables(host),
     )
-    configuration = (
-        hyperparameters_file(request),
-        with_loopback(resource_config(request, host)),
-        input_data_config(request),
-    )
     try:
-        return launch_plan(*configuration, machine, root=stage.root(host), network=Network({}))
+        return launch_plan(
+            hyperparameters_file(request),
+            resource_config(request, host, LOOPBACK_INTERFACE),
+            input_data_config(request),
+            machine,
+            root=stage.root(host),
+            network=Network({}),
+        )
     except SetupError as error:
         message = f"on SageMaker the job would stop at once: {error.message}"
         path = (FIELD, "HyperParameters")
         raise JobError([Problem(path, message, error.hint, code="CT039")]) from None
 
 
-def _ranks(stage: EmulatedJob, host: Host, plan: LaunchPlan) -> Sequence[Process]:
-    """Return the ranks that torchrun or mpirun starts on a host; none without a launcher."""
-    program = plan.programs[0] if plan.programs else None
-    if program is None or program.role not in _LAUNCHERS:
-        return ()
-    count = plan.processes_per_instance
-    if program.role == "torchrun":
-        return _torchrun_ranks(
-            host,
-            script_of(program),
-            python=plan.python,
-            hosts=len(plan.hosts),
-            own=plan.hosts.index(host.name),
-            count=count,
-        )
-    # behind mpirun's options: the script's interpreter with its arguments, or another program
-    start = len(program.argv) - 1
-    if stage.python in program.argv:
-        start = program.argv.index(stage.python)
-    return tuple(launchers.mpirun_ranks(program.argv[start:], processes=count))
-
-
 def _torchrun_ranks(
-    host: Host, script: Sequence[str], *, python: str, hosts: int, own: int, count: int
+    host: Host, hosts: Sequence[str], script: Sequence[str], *, python: str, count: int
 ) -> tuple[Process, ...]:
-    """Return the `count` ranks on a host, whose number among torchrun's hosts is `own`."""
+    """Return the `count` ranks on a host. `hosts` are the names of torchrun's hosts."""
     all_ranks = launchers.torchrun_ranks(
-        script, python=python, instance_count=hosts, processes_per_instance=count
+        script, python=python, instance_count=len(hosts), processes_per_instance=count
     )
-    first = own * count
+    first = hosts.index(host.name) * count
     own_ranks = map(all_ranks.make, range(first, first + count))
     return tuple(replace(rank, instance=host.index) for rank in own_ranks)
 
@@ -182,9 +171,10 @@ def toolkit_host(stage: EmulatedJob, host: Host) -> HostLaunch:
         stage.request_of(host),
         host,
         stage.container,
-        gpus=stage.gpus(host),
+        gpus=len(stage.gpu_share(host)),
         cpus=stage.account.machine.cpus,
         root=root,
+        interface=LOOPBACK_INTERFACE,
         default_processes=stage.processes_per_instance,
     )
     toolkit_command = command(setup)
@@ -200,17 +190,21 @@ def toolkit_host(stage: EmulatedJob, host: Host) -> HostLaunch:
     python_path = own.get("PYTHONPATH", "${{env.PYTHONPATH}}")
     variables = {
         **own,
-        **local_variables({**env, **toolkit_command.env}),
+        **env,
+        **toolkit_command.env,
         "PYTHONPATH": f"{root}/code:{python_path}",
     }
+    if toolkit_command.role == "sshd":
+        note = f"{host.name} would wait for mpirun's ranks; here they all run on the first host"
+        return HostLaunch((), notes=(note,))
 
     start = _STARTS[toolkit_command.role]
     master = env.get("MASTER_ADDR")
     if master is None:
-        return start(stage, host, toolkit_command, variables)
+        return start(stage, setup, toolkit_command, variables)
     variables["MASTER_ADDR"] = LOOPBACK
     variables["MASTER_PORT"] = local_port(master, env["MASTER_PORT"])
-    launch = start(stage, host, toolkit_command, variables)
+    launch = start(stage, setup, toolkit_command, variables)
     endpoint = f"{master}:{MASTER_PORT}"
     return replace(launch, endpoints=(*launch.endpoints, endpoint))
 
@@ -229,40 +223,37 @@ def _after_shell(command: ToolkitCommand, python: str, root: str) -> ToolkitComm
 
 
 def _torchrun(
-    stage: EmulatedJob, host: Host, command: ToolkitCommand, variables: dict[str, str]
+    stage: EmulatedJob, setup: HostSetup, command: ToolkitCommand, variables: dict[str, str]
 ) -> HostLaunch:
     """Return a host with a torchrun process, which uses a free port.
 
     For a single host, the toolkit sets no port, and torchrun's default port may be in use on this
     machine.
     """
+    host = setup.host
     script = command.program[2:]
     first_option = command.argv.index("torchrun") + 1
     options = list(command.argv[first_option : -len(script)])
-    master = _option(options, "--master_addr")
-    if master:
-        options[options.index("--master_addr") + 1] = LOOPBACK
-        options[options.index("--master_port") + 1] = local_port(master, MASTER_PORT)
-    else:
-        variables = {**variables, "PET_MASTER_PORT": local_port(host.name, MASTER_PORT)}
+    port = local_port(setup.master, MASTER_PORT)
     variables = {**variables, **stage.torchrun_variables(host)}
+    if "--master_addr" in options:
+        options[options.index("--master_addr") + 1] = LOOPBACK
+        options[options.index("--master_port") + 1] = port
+    else:
+        variables["PET_MASTER_PORT"] = port
 
     argv = (stage.python, "-m", "cloudtrain.runtime.torchrun", *options, *script)
     process = Process(host.index, "torchrun", argv, variables)
+    count = command.ranks
     ranks = _torchrun_ranks(
-        host,
-        script,
-        python=stage.python,
-        hosts=int(_option(options, "--nnodes") or 1),
-        own=int(_option(options, "--node_rank") or 0),
-        count=command.ranks,
+        host, setup.distribution_hosts, script, python=stage.python, count=count
     )
-    endpoint = f"{master or host.name}:{MASTER_PORT}"
-    return HostLaunch((process,), ranks, ranks=command.ranks, endpoints=(endpoint,))
+    endpoint = f"{setup.master}:{MASTER_PORT}"
+    return HostLaunch((process,), ranks, ranks=count, endpoints=(endpoint,))
 
 
 def _mpirun(
-    stage: EmulatedJob, host: Host, command: ToolkitCommand, variables: dict[str, str]
+    stage: EmulatedJob, setup: HostSetup, command: ToolkitCommand, variables: dict[str, str]
 ) -> HostLaunch:
     """Return a host with an mpirun process, which starts all ranks; each rank writes its output to
     separate files."""
@@ -274,9 +265,9 @@ def _mpirun(
         ranked[0] = f"{stage.run_dir}/programs/{ranked[0]}"
         wrappers[ranked[0]] = _wrapper(command.copies, stage.processes_per_instance)
 
-    program = redirected(ranked, f"{stage.run_dir}/logs/instance_{host.index}")
+    program = redirected(ranked, f"{stage.run_dir}/logs/instance_{setup.host.index}")
     argv = (stage.mpirun, *options, *program)
-    process = Process(host.index, "mpirun", argv, {**OPEN_MPI, **variables})
+    process = Process(setup.host.index, "mpirun", argv, {**OPEN_MPI, **variables})
     notes: tuple[str, ...] = ()
     if "mpi4py" in command.program:
         notes = (
@@ -339,22 +330,11 @@ def _local_export(value: str) -> list[str]:
     return ["-x", value]
 
 
-def _sshd(
-    stage: EmulatedJob,  # noqa: ARG001
-    host: Host,
-    command: ToolkitCommand,  # noqa: ARG001
-    variables: dict[str, str],  # noqa: ARG001
-) -> HostLaunch:
-    """Return a host without processes, which on SageMaker runs sshd for mpirun. Here all ranks run
-    on the first host."""
-    note = f"{host.name} would wait for mpirun's ranks; here they all run on the first host"
-    return HostLaunch((), notes=(note,))
-
-
 def _script(
-    stage: EmulatedJob, host: Host, command: ToolkitCommand, variables: dict[str, str]
+    stage: EmulatedJob, setup: HostSetup, command: ToolkitCommand, variables: dict[str, str]
 ) -> HostLaunch:
     """Return a host that runs the script itself, and a parameter server if the job uses them."""
+    host = setup.host
     signal = "leader" if command.argv[0] == stage.python else "group"
     given = variables.get("TF_CONFIG")
     if given is None:
@@ -376,24 +356,19 @@ def _script(
     return HostLaunch(tuple(processes), signal=signal, endpoints=endpoints)
 
 
-_STARTS: dict[str, Callable[[EmulatedJob, Host, ToolkitCommand, dict[str, str]], HostLaunch]] = {
+_STARTS: dict[
+    str, Callable[[EmulatedJob, HostSetup, ToolkitCommand, dict[str, str]], HostLaunch]
+] = {
     "torchrun": _torchrun,
     "mpirun": _mpirun,
-    "sshd": _sshd,
     "process": _script,
 }
-
-
-def _option(options: Sequence[str], name: str) -> str | None:
-    """Return the word behind an option; None without the option."""
-    return options[options.index(name) + 1] if name in options else None
 
 
 ACCOUNT = SageMakerAccount(
     region="us-east-1",
     role="arn:aws:iam::000000000000:role/emulated",
     bucket="emulated",
-    missing=(),
 )
 """A placeholder account, because the request is never sent.
 
@@ -511,9 +486,9 @@ def _specification(
         checkpoint = job.checkpoint.local
     synced = stage.request.get("CheckpointConfig", {}).get("LocalPath")
 
-    directories = list(on_each_host("model"))
-    directories += on_each_host("output/data")
-    directories += on_each_host("input/data")
+    directories: list[str] = []
+    for folder in ("model", "output/data", "input/data"):
+        directories += on_each_host(folder)
     places = {
         "model": on_each_host("model"),
         "checkpoint": on_each_host("code/checkpoint"),
@@ -585,9 +560,9 @@ def _specification(
 
 def _files(stage: EmulatedJob, host: Host) -> Iterator[tuple[str, str]]:
     """Yield path and text of the configuration files of one host."""
-    for path, content in files(stage.request_of(host), host, stage.root(host)).items():
-        if path.endswith("/resourceconfig.json"):
-            content = with_loopback(content)
+    root = stage.root(host)
+    contents = files(stage.request_of(host), host, root, LOOPBACK_INTERFACE)
+    for path, content in contents.items():
         yield path, json.dumps(content, indent=1, sort_keys=True)
 
 
@@ -662,10 +637,7 @@ def _shown_processes(
     for launch in launches.values():
         shown += launch.children
     for process in shown:
-        env = dict(process.env)
-        for name in _REPEATED:
-            env.pop(name, None)
-        yield replace(process, env=env)
+        yield replace(process, env=without(process.env, _REPEATED))
 
 
 def _summary(

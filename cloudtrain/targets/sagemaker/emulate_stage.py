@@ -15,7 +15,7 @@ from cloudtrain.targets.common.launch import LocalAccount
 from cloudtrain.targets.common.launchers import install_mpirun, loopback_variables
 from cloudtrain.targets.common.scaling import gpu_share
 from cloudtrain.targets.sagemaker.catalogue.contents import ImageContents
-from cloudtrain.targets.sagemaker.request import INTERFACE, Host, JsonMapping, JsonObject, hosts
+from cloudtrain.targets.sagemaker.request import Host, JsonMapping, JsonObject, hosts
 
 # Translate a container's paths and addresses to this machine's.
 
@@ -26,8 +26,6 @@ LOOPBACK_INTERFACE = "lo"
 _ROOT = re.compile(rf"(?<![\w.~/-]){re.escape(ROOT)}(?![\w.-])")
 """Matches `/opt/ml` as a whole path or as its beginning, but not `/data/opt/ml` or
 `/opt/mlflow`."""
-
-_INTERFACE_VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "SM_NETWORK_INTERFACE_NAME")
 
 
 def relocate_text(text: str, root: str) -> str:
@@ -80,32 +78,6 @@ def local_tf_config(text: str) -> tuple[str, tuple[str, ...]]:
         endpoints += members
         config["cluster"][role] = list(map(local_endpoint, members))
     return json.dumps(config), tuple(endpoints)
-
-
-def with_loopback(resource: JsonMapping) -> JsonObject:
-    """Return the content of `resourceconfig.json` with this machine's loopback interface."""
-    return {**resource, "network_interface_name": LOOPBACK_INTERFACE}
-
-
-def local_variables(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return a container's variables with this machine's loopback interface, also inside of those
-    that hold JSON."""
-    local = dict(variables)
-    for name in _INTERFACE_VARIABLES:
-        if local.get(name) == INTERFACE:
-            local[name] = LOOPBACK_INTERFACE
-    if "SM_RESOURCE_CONFIG" in local:
-        resource = json.loads(local["SM_RESOURCE_CONFIG"])
-        local["SM_RESOURCE_CONFIG"] = _compact(with_loopback(resource))
-    if "SM_TRAINING_ENV" in local:
-        facts = with_loopback(json.loads(local["SM_TRAINING_ENV"]))
-        facts["resource_config"] = with_loopback(facts["resource_config"])
-        local["SM_TRAINING_ENV"] = _compact(facts)
-    return local
-
-
-def _compact(value: object) -> str:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
 @dataclass(frozen=True)
@@ -162,10 +134,7 @@ class EmulatedJob:
     def request_of(self, host: Host) -> JsonObject:
         return relocate_request(self.request, self.root(host))
 
-    def gpus(self, host: Host) -> int:
-        return len(self._gpu_share(host))
-
-    def _gpu_share(self, host: Host) -> tuple[str, ...]:
+    def gpu_share(self, host: Host) -> tuple[str, ...]:
         return gpu_share(self.account.machine.gpu_ids, len(self.hosts), host.index)
 
     def variables(self, host: Host) -> dict[str, str]:
@@ -181,7 +150,7 @@ class EmulatedJob:
             "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(self.grace_period),
             "TRAINING_JOB_NAME": self.request["TrainingJobName"],
         }
-        share = self._gpu_share(host)
+        share = self.gpu_share(host)
         if share and len(self.hosts) > 1:
             variables["CUDA_VISIBLE_DEVICES"] = ",".join(share)
         return {**variables, **self.request_of(host)["Environment"]}

@@ -528,7 +528,10 @@ class SageMakerReading(Reading):
     @cached_property
     def places(self) -> Sequence[DataPlace]:
         places = []
-        for kind, name, uri, path in self._uris():
+        uris = self._uris_of_training()
+        if self.processing is not None:
+            uris = self._uris_of_processing()
+        for kind, name, uri, path in uris:
             if isinstance(uri, str):
                 places.append(data_place(kind, name, uri, split_uri(uri), path))
         return places
@@ -536,24 +539,14 @@ class SageMakerReading(Reading):
     def input_of(self, channel: object) -> str | None:
         """Return the name of the job's input for a channel; None if the channel is not from an
         input."""
-        return self._inputs_by_channel.get(channel) if isinstance(channel, str) else None
-
-    @cached_property
-    def _inputs_by_channel(self) -> Mapping[str, str]:
-        names: dict[str, str] = {}
         for name, item in self.job.inputs.items():
-            names.setdefault(item.channel or name, name)
-        return names
-
-    def _uris(self) -> Iterator[tuple[str, str, object, ValuePath]]:
-        """Yield the kind, name, address and path in the job of each place of the request, also of
-        missing ones."""
-        if self.processing is None:
-            yield from self._uris_of_training()
-        else:
-            yield from self._uris_of_processing()
+            if (item.channel or name) == channel:
+                return name
+        return None
 
     def _uris_of_processing(self) -> Iterator[tuple[str, str, object, ValuePath]]:
+        """Yield the kind, name, address and path in the job of each place of the request, also of
+        missing ones."""
         for item in rows_at(self.request, "ProcessingInputs"):
             name = str(item.get("InputName"))
             if name in self.job.inputs:
@@ -604,15 +597,7 @@ def machines_in(config: JsonMapping, account: SageMakerAccount) -> Machines:
 
     Entries without a name or a number are skipped, because SM110 reports them.
     """
-    rows = [config]
-    kind: Literal["type", "groups", "preferences"] = "type"
-    if groups := rows_at(config, "InstanceGroups"):
-        rows = groups
-        kind = "groups"
-    elif preferences := rows_at(config, "InstancePreferences"):
-        rows = preferences
-        kind = "preferences"
-
+    kind, rows = _rows_of(config)
     members = []
     for row in rows:
         instance_type = row.get("InstanceType")
@@ -621,6 +606,17 @@ def machines_in(config: JsonMapping, account: SageMakerAccount) -> Machines:
             name = str(row.get("InstanceGroupName") or DEFAULT_GROUP)
             members.append(machine_group(instance_type, count, account, name))
     return Machines(tuple(members), kind)
+
+
+def _rows_of(
+    config: JsonMapping,
+) -> tuple[Literal["type", "groups", "preferences"], Sequence[JsonMapping]]:
+    """Return the kind of machines and their rows: of groups or preferences, or else `config`."""
+    groups = rows_at(config, "InstanceGroups")
+    if groups:
+        return "groups", groups
+    preferences = rows_at(config, "InstancePreferences")
+    return ("preferences", preferences) if preferences else ("type", [config])
 
 
 _RULES = ("DebugRuleConfigurations", "ProfilerRuleConfigurations")
@@ -677,12 +673,9 @@ def read(subject: Subject) -> SageMakerReading:
 
 def instances_in(config: JsonMapping) -> int | None:
     """Return the total number of instances; with preferred types, the number for the first type."""
-    if groups := rows_at(config, "InstanceGroups"):
-        counts = (positive_count(row.get("InstanceCount")) for row in groups)
-        return sum(filter(None, counts))
-    if preferences := rows_at(config, "InstancePreferences"):
-        return positive_count(preferences[0].get("InstanceCount"))
-    return positive_count(config.get("InstanceCount"))
+    kind, rows = _rows_of(config)
+    counts = [positive_count(row.get("InstanceCount")) for row in rows]
+    return sum(filter(None, counts)) if kind == "groups" else counts[0]
 
 
 def _groups_of(config: JsonMapping) -> Iterator[InstanceGroup]:

@@ -9,7 +9,7 @@ from functools import cached_property, lru_cache
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from cloudtrain.runtime.sagemaker_launcher import CONTAINER_ENTRYPOINT, ROOT
+from cloudtrain.runtime.sagemaker_launcher import ROOT
 from cloudtrain.runtime.sagemaker_launcher.variables import HOMOGENEOUS
 from cloudtrain.targets.sagemaker.fields import ALGORITHM, CHANNELS, MACHINES, PARAMETERS, TAGS
 from cloudtrain.targets.sagemaker.fields import JsonMapping as JsonMapping
@@ -154,7 +154,7 @@ def _groups(config: JsonMapping) -> Iterator[tuple[str, str, int]]:
     yield HOMOGENEOUS, row["InstanceType"], count
 
 
-def resource_config(request: Request, host: Host) -> JsonObject:
+def resource_config(request: Request, host: Host, interface: str = INTERFACE) -> JsonObject:
     """Return the content of one host's `resourceconfig.json`. Do not change its lists: all hosts
     share them."""
     all_hosts = _all_hosts(request)
@@ -164,7 +164,7 @@ def resource_config(request: Request, host: Host) -> JsonObject:
         "current_group_name": host.group,
         "hosts": all_hosts.names,
         "instance_groups": all_hosts.groups,
-        "network_interface_name": INTERFACE,
+        "network_interface_name": interface,
     }
 
 
@@ -189,22 +189,22 @@ def input_data_config(request: Request) -> dict[str, JsonObject]:
     return channels
 
 
-def files(request: Request, host: Host, root: str = ROOT) -> dict[str, JsonObject]:
+def files(
+    request: Request, host: Host, root: str = ROOT, interface: str = INTERFACE
+) -> dict[str, JsonObject]:
     """Map the paths of one host's configuration files to their content. `root` replaces `/opt/ml`
     in the paths."""
     folder = f"{root}/input/config"
     return {
         f"{folder}/hyperparameters.json": hyperparameters_file(request),
         f"{folder}/inputdataconfig.json": input_data_config(request),
-        f"{folder}/resourceconfig.json": resource_config(request, host),
+        f"{folder}/resourceconfig.json": resource_config(request, host, interface),
     }
 
 
 def is_entrypoint(request: Request) -> bool:
     """Return whether the job starts cloudtrain's own launcher instead of the image's toolkit."""
     entrypoint = request[ALGORITHM].get("ContainerEntrypoint") or ()
-    if list(entrypoint) == list(CONTAINER_ENTRYPOINT):
-        return True
     return any(_MODULE in str(item) for item in entrypoint)
 
 

@@ -400,12 +400,13 @@ def estimator_program(request: JsonObject, region: str, profile: str | None = No
     metrics = fields.take(SERVICE_METRICS)
     for path in (IMAGE, PARAMETERS, CHANNELS):  # `form_of` expresses them
         fields.take(path)
-    form = form_of(request, region)
-    inputs, left_of_channels = fit_inputs(form.channels)
+    _, left_of_channels = fit_inputs(request.get(CHANNELS, []))
     left = fields.remaining_paths() + left_of_channels
     if left:
         raise refuse(SDK, left)
 
+    form = form_of(request, region)
+    inputs, _ = fit_inputs(form.channels)
     if metrics != form.metrics:
         arguments["enable_sagemaker_metrics"] = metrics
     name = SDK_TABLES["estimators"][form.framework or "generic"]

@@ -341,7 +341,7 @@ def _torchrun(setup: HostSetup) -> ToolkitCommand:
     if container.sets_rdma(setup.host.instance_type):
         env["FI_EFA_USE_DEVICE_RDMA"] = "1"
         env["RDMAV_FORK_SAFE"] = "1"
-    env["NCCL_SOCKET_IFNAME"] = INTERFACE
+    env["NCCL_SOCKET_IFNAME"] = setup.interface
     env["NCCL_PROTO"] = "simple"
     ranked = (container.python, "-u", *script)
     return ToolkitCommand("torchrun", argv, env, program=ranked, ranks=setup.processes)

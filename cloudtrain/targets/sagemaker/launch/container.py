@@ -51,6 +51,7 @@ class HostSetup:
         root: the folder that replaces `/opt/ml`.
         package: whether the bundle's top folder contains a `setup.py`, which makes the script a
             module.
+        interface: the network interface of the container.
         default_processes: number of ranks where the request names none. Default: the toolkit's, one
             for each accelerator.
     """
@@ -63,6 +64,7 @@ class HostSetup:
     cpus: int | None = None
     root: str = ROOT
     package: bool = False
+    interface: str = INTERFACE
     default_processes: int | None = None
 
     @cached_property
@@ -72,7 +74,7 @@ class HostSetup:
     @cached_property
     def resource(self) -> JsonObject:
         """The content of the host's `resourceconfig.json`."""
-        return resource_config(self.request, self.host)
+        return resource_config(self.request, self.host, self.interface)
 
     @property
     def given(self) -> Mapping[str, str]:
@@ -234,7 +236,7 @@ def _of_the_framework(setup: HostSetup) -> dict[str, str]:
     if setup.start.framework != "pytorch":
         return {}
     variables = {
-        "NCCL_SOCKET_IFNAME": INTERFACE,
+        "NCCL_SOCKET_IFNAME": setup.interface,
         "NCCL_IB_DISABLE": "1",
         "NCCL_DEBUG": "WARN",
         "MASTER_ADDR": setup.master,
@@ -305,7 +307,7 @@ def _facts(setup: HostSetup) -> JsonObject:
         "model_dir": f"{root}/model",
         "module_dir": str(setup.start.values.get(SUBMIT_DIRECTORY, f"{root}/code")),
         "module_name": entry_point.removesuffix(".py"),
-        "network_interface_name": INTERFACE,
+        "network_interface_name": setup.interface,
         "num_gpus": setup.gpus,
         "num_neurons": setup.neurons,
         "output_data_dir": f"{root}/output/data",
