@@ -52,34 +52,20 @@ class Description(Answer):
             part = " (all of it)" if field is None else ".%s" % field
             self.reads[self.job, part] = True
 
-    def __getitem__(self, field):
-        self.note(field)
-        return super().__getitem__(field)
 
-    def __contains__(self, field):
-        self.note(field)
-        return super().__contains__(field)
+def noting(name):
+    """Return a method of mappings that notes first what it reads."""
+    method = getattr(Answer, name)
 
-    def get(self, field, default=None):
-        self.note(field)
-        return super().get(field, default)
+    def noted(self, *arguments):
+        self.note(*arguments[:1])
+        return method(self, *arguments)
 
-    def __iter__(self):
-        self.note()
-        return super().__iter__()
+    return noted
 
-    def keys(self):
-        self.note()
-        return super().keys()
 
-    def values(self):
-        self.note()
-        return super().values()
-
-    def items(self):
-        self.note()
-        return super().items()
-
+for reading in ("__getitem__", "__contains__", "get", "__iter__", "keys", "values", "items"):
+    setattr(Description, reading, noting(reading))
 
 SCRIPTS = (os.path.dirname(os.getcwd()) + os.sep, "cell ")
 """How the names of the script's own files begin, and of the cells of a notebook."""

@@ -52,6 +52,7 @@ from cloudtrain.targets.sagemaker.request import (
     SUBMIT_DIRECTORY,
     JsonMapping,
     JsonObject,
+    only,
     without_nulls,
 )
 from cloudtrain.targets.sagemaker.settings import CHECKPOINT_PATH, SageMaker, account_id
@@ -81,6 +82,7 @@ def drafts_of(original: Original) -> Iterator[Draft]:
     address. The last job runs the image's own entry point, and leaves the code at its location.
     """
     for draft in _drafts_of_one_run(original):
+        draft.job = _in_order(draft.job, TrainingJob)
         if is_of_one_run(original.name):
             _name_every_run(draft, original.name, by_drivers=original.start is not None)
         yield draft
@@ -136,15 +138,11 @@ def _by_drivers(original: Original, start: JsonMapping) -> Iterator[Draft]:
     The first job uses cloudtrain's launcher, which bypasses the image's toolkit as the drivers do.
     The second job uses the toolkit, because some distributions need it.
     """
+    image = mapping_at(original.request, ALGORITHM)["TrainingImage"]
+    environment: JsonObject = {"image": {"sagemaker": image}} | only(start, ["requirements"])
     for mode in ("entrypoint", "toolkit"):
-        draft = _common(original)
+        draft = _common(original, environment)
         job = draft.job
-        image = mapping_at(original.request, ALGORITHM)["TrainingImage"]
-        environment: JsonObject = {"image": {"sagemaker": image}}
-        if "requirements" in start:
-            environment["requirements"] = start["requirements"]
-        job["environment"] = environment | job.get("environment", {})
-
         inputs = job.get("inputs", {})
         for channel in (CODE, DRIVERS):
             inputs.pop(channel, None)
@@ -154,7 +152,6 @@ def _by_drivers(original: Original, start: JsonMapping) -> Iterator[Draft]:
 
         if not inputs:
             job.pop("inputs", None)
-        draft.job = _in_order(job, TrainingJob)
         draft.settings["launch"] = mode
         yield draft
 
@@ -177,7 +174,7 @@ def _by_framework(original: Original) -> Iterator[Draft]:
 def _script(original: Original, environment: JsonObject) -> Draft:
     """Return the job of a script that the image's toolkit starts."""
     request = original.request
-    draft = _common(original)
+    draft = _common(original, environment)
     job = draft.job
     parameters = {name: own_value(text) for name, text in mapping_at(request, PARAMETERS).items()}
     for name, value in parameters.items():
@@ -185,7 +182,6 @@ def _script(original: Original, environment: JsonObject) -> Draft:
             job.setdefault("hyperparameters", {})[name] = value
     job["source_dir"] = original.source or (CODE_FOLDER if original.code else ".")
     job["entry_point"] = parameters[PROGRAM]
-    job["environment"] = environment | job.get("environment", {})
 
     distribution = _distribution(Start.of(request), _gpus(request))
     image = str(mapping_at(request, ALGORITHM).get("TrainingImage"))
@@ -197,7 +193,6 @@ def _script(original: Original, environment: JsonObject) -> Draft:
     if isinstance(groups, list) and "instance_groups" in job["resources"]:
         job["resources"]["distribution_groups"] = groups
 
-    draft.job = _in_order(job, TrainingJob)
     draft.settings["launch"] = "toolkit"
     _locate_code(draft, original)
     return draft
@@ -254,19 +249,17 @@ def _without_defaults(values: JsonMapping, model: type[Model]) -> JsonObject:
 def _image_alone(original: Original) -> Draft:
     """Return a job that runs the image's own entry point, with all hyperparameters of the
     request."""
-    draft = _common(original)
-    job = draft.job
-    parameters = mapping_at(original.request, PARAMETERS)
     image = mapping_at(original.request, ALGORITHM).get("TrainingImage")
     environment = {"image": {"sagemaker": image or "image-of-the-algorithm:1"}}
-    job["environment"] = environment | job.get("environment", {})
+    draft = _common(original, environment)
+    job = draft.job
+    parameters = mapping_at(original.request, PARAMETERS)
     if parameters:
         job["hyperparameters"] = {name: _number_or_text(text) for name, text in parameters.items()}
 
     brings_no_code = original.code is None and original.source is None
     if brings_no_code and own_value(parameters.get(PROGRAM)) is None:
         job["source_dir"] = None
-    draft.job = _in_order(job, TrainingJob)
     draft.last_resort = True
     return draft
 
@@ -289,8 +282,9 @@ _COPIED = (
 """Fields of the job whose values are those of the request."""
 
 
-def _common(original: Original) -> Draft:
-    """Return a draft with the fields that do not depend on how the job starts."""
+def _common(original: Original, environment: JsonMapping) -> Draft:
+    """Return a draft with the fields that do not depend on how the job starts, and with an
+    environment."""
     comments: dict[ValuePath, str] = {}
     name = job_name_from(_STAMP.sub("", original.name) or "training")
     if name != original.name:
@@ -301,6 +295,7 @@ def _common(original: Original) -> Draft:
         del values["max_runtime"]
     values.get("tags", {}).pop(RUN_TAG, None)
     job: JsonObject = {"name": name, "resources": _resources(values)}
+    job["environment"] = dict(environment)
     for path in _COPIED:
         if values.get(path) not in (None, {}):
             put(job, path, values[path])

@@ -128,8 +128,14 @@ def sweep_fields(request: JsonMapping) -> Iterator[tuple[str, Any]]:
     yield "driver", "service"
 
 
-_CONTINUOUS = {"Logarithmic": "log", "Linear": "uniform", "Auto": "uniform"}
-_INTEGER = {"Linear": "int", "Auto": "int"}
+_NUMBERS: dict[str, tuple[Callable[[str], float], Mapping[str, str]]] = {
+    "ContinuousParameterRanges": (
+        float,
+        {"Logarithmic": "log", "Linear": "uniform", "Auto": "uniform"},
+    ),
+    "IntegerParameterRanges": (int, {"Linear": "int", "Auto": "int"}),
+}
+"""Maps the lists of ranges to the type of their bounds, and their scales to a sweep's."""
 
 
 def _ranges(ranges: JsonMapping, *, is_script: bool) -> Iterator[tuple[str, Any]]:
@@ -137,10 +143,9 @@ def _ranges(ranges: JsonMapping, *, is_script: bool) -> Iterator[tuple[str, Any]
     values are JSON texts."""
     if ranges.get("AutoParameters"):
         raise ValueError("the tuner itself chooses the ranges (Autotune)")
-    for row in ranges.get("ContinuousParameterRanges", ()):
-        yield row["Name"], _range_of(row, float, _CONTINUOUS)
-    for row in ranges.get("IntegerParameterRanges", ()):
-        yield row["Name"], _range_of(row, int, _INTEGER)
+    for kind, (number, scales) in _NUMBERS.items():
+        for row in ranges.get(kind, ()):
+            yield row["Name"], _range_of(row, number, scales)
     for row in ranges.get("CategoricalParameterRanges", ()):
         read = json.loads if is_script else str
         yield row["Name"], list(map(read, row["Values"]))
@@ -280,14 +285,13 @@ def _tuning(data: JsonMapping, folder: str | None) -> Iterator[Original]:
     for definition in definitions:
         search = data.get(OF_SEARCH[0], {})
         ranges = definition.get("HyperParameterRanges") or search.get("ParameterRanges", {})
+        fields: JsonObject = {}
+        why = ""
         try:
             fields = dict(sweep_fields(data))
-            why = ""
         except ValueError as error:
-            fields = {}
             why = f"{error}"
         except (KeyError, TypeError, AttributeError) as error:
-            fields = {}
             why = f"a part of it is missing or not valid: {error}"
 
         lost = {OF_SEARCH[0]: f"a sweep cannot express the search: {why}"}
@@ -297,12 +301,9 @@ def _tuning(data: JsonMapping, folder: str | None) -> Iterator[Original]:
             lost["ParameterRanges"] = f"the tuner gives these values to each job: {names}"
 
         if fields:
-            original = _original(flat(data), f"the tuning job {name}", folder)
-            region = _region_of(data.get("HyperParameterTuningJobArn"))
-            settings = dict(original.settings)
-            if region:
-                settings["region"] = region
-            yield replace(original, settings=settings, search=Search(fields, lost))
+            arn = data.get("HyperParameterTuningJobArn")
+            original = _original(flat(data), f"the tuning job {name}", folder, arn=arn)
+            yield replace(original, search=Search(fields, lost))
         else:
             request = _training_job(definition, ranges, name)
             yield _original(request, f"a training job of the tuning job {name}", folder, lost=lost)
@@ -359,8 +360,9 @@ def _original(
     data: JsonMapping,
     kind: str,
     folder: str | None,
-    settings: JsonMapping | None = None,
+    *,
     lost: Mapping[str, str] | None = None,
+    arn: object = None,
 ) -> Original:
     """Return a request or job description as an original, without the fields that only a
     description has.
@@ -388,17 +390,15 @@ def _original(
         if wrong.path == (NAME,):
             reasons[NAME] = f"{wrong.message}: {wrong.hint}"
 
-    own_settings = dict(settings or {})
-    region = _region_of(data.get("TrainingJobArn"))
-    if region:
-        own_settings["region"] = region
+    parts = str(arn or data.get("TrainingJobArn")).split(":")
+    region = parts[3] if len(parts) > 5 else ""
     name = str(request.get(NAME, ""))
     return Original(
         "sagemaker",
         request,
         name,
         kind,
-        own_settings,
+        {"region": region} if region else {},
         folder=folder,
         lost=reasons,
         replaced=replaced,
@@ -410,11 +410,3 @@ _SET_BY_TUNER = {
     "sagemaker_estimator_class_name",
     "sagemaker_estimator_module",
 }
-
-
-def _region_of(arn: Any) -> str | None:
-    """Return the region in an ARN; None for any other value."""
-    parts = arn.split(":") if isinstance(arn, str) else []
-    if len(parts) < 6:
-        return None
-    return parts[3] or None

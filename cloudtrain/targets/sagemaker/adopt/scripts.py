@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path as File
 from typing import Any
@@ -27,6 +27,7 @@ from cloudtrain.targets.sagemaker.adopt.trainers import (
     START,
     WHY_STARTED,
     Changed,
+    below,
     code_of,
     covers,
     idle_instances,
@@ -103,7 +104,10 @@ def with_uploads(original: Original, objects: Mapping[str, bytes]) -> Original:
     """Return the job with the uploads of its script, `objects` (content by address), besides its
     code. Uploads that the job reads and that no input can hold are lost."""
     request = original.request
-    uploads = _without_code(objects, request)
+    code = [code_uri(request) or ""]
+    if is_trainer(request):
+        code += [place_of(request, CODE), place_of(request, DRIVERS)]
+    uploads = {place: objects[place] for place in sorted(objects) if not _covered(place, code)}
     data_types: dict[str, Any] = {}
     for row in rows_at(request, CHANNELS):
         source = mapping_at(row, "DataSource", "S3DataSource")
@@ -113,41 +117,23 @@ def with_uploads(original: Original, objects: Mapping[str, bytes]) -> Original:
 
     inputs: dict[str, dict[str, bytes]] = {}
     lost: dict[str, str] = {}
-    named: set[str] = set()
-    for address in dict.fromkeys((*data_types, *_ADDRESS.findall(text))):
-        files: dict[str, bytes] = {}
-        for place in sorted(uploads):
-            if covers(address, place):
-                named.add(place)
-                path = place[len(address) :].strip("/")
-                files[path or place.rpartition("/")[2]] = uploads[place]
-
+    addresses = dict.fromkeys((*data_types, *_ADDRESS.findall(text)))
+    for address in addresses:
+        files = below(address, uploads)
         # an input needs the content of every file, and cannot be a manifest
         if files and all(files.values()) and data_types.get(address) == "S3Prefix":
             inputs[address] = files
         elif files:
-            count = "a file"
-            if len(files) > 1:
-                count = f"{len(files)} files"
             lost[address] = (
-                f"the script uploads {count} to it, and the job does not: copy what it needs there"
+                "the script uploads files to it, and the job does not: copy what it needs there"
             )
 
-    others = tuple(sorted(uploads.keys() - named))
+    others = tuple(place for place in uploads if not _covered(place, addresses))
     return replace(original, uploads=inputs, lost={**original.lost, **lost}, other_uploads=others)
 
 
-def _without_code(objects: Mapping[str, bytes], request: JsonMapping) -> dict[str, bytes]:
-    """Return the uploads that are neither the job's code nor its drivers."""
-    addresses = [code_uri(request) or ""]
-    if is_trainer(request):
-        addresses += [place_of(request, CODE), place_of(request, DRIVERS)]
-    uploads = dict(objects)
-    for address in addresses:
-        for place in objects if address else ():
-            if covers(address, place):
-                uploads.pop(place, None)
-    return uploads
+def _covered(place: str, addresses: Iterable[str]) -> bool:
+    return any(covers(address, place) for address in addresses)
 
 
 # The SageMaker part of `cloudtrain adopt`.

@@ -98,7 +98,7 @@ def started_by_drivers(request: JsonMapping, uploads: Mapping[str, bytes]) -> Js
     if only(algorithm, _ENTRYPOINT) != _ENTRYPOINT:
         raise Changed("the container starts in another way than version 3's drivers do")
 
-    files = _below(place_of(request, DRIVERS), uploads)
+    files = below(place_of(request, DRIVERS), uploads)
     script = _read_train_script(files)
     source = _json(files, "sourcecode.json")
     distributed = _json(files, "distributed.json")
@@ -189,7 +189,7 @@ def idle_instances(start: JsonMapping, request: JsonMapping) -> dict[str, str]:
 
 def code_of(request: JsonMapping, uploads: Mapping[str, bytes]) -> bytes | None:
     """Return the uploaded code as an archive; None if the script has uploaded no code."""
-    files = _below(place_of(request, CODE), uploads)
+    files = below(place_of(request, CODE), uploads)
     if len(files) == 1:
         name, content = next(iter(files.items()))
         if content and name.endswith(".tar.gz"):
@@ -258,13 +258,13 @@ def covers(address: str, place: str) -> bool:
     return place == address or place.startswith(f"{address.rstrip('/')}/")
 
 
-def _below(address: str, uploads: Mapping[str, bytes]) -> dict[str, bytes]:
+def below(address: str, uploads: Mapping[str, bytes]) -> dict[str, bytes]:
     """Return the uploads to an address by their paths below it; empty without an address."""
     files: dict[str, bytes] = {}
     length = len(address.rstrip("/")) + 1
     for place, content in uploads.items():
-        if address and covers(address, place):
-            path = place[length:] or place.rpartition("/")[2]
+        if covers(address, place):
+            path = place[length:].strip("/") or place.rpartition("/")[2]
             files[path] = content
     return files
 
