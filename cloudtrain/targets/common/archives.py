@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
+from typing import TypeVar
 
 from cloudtrain.errors import NearName, NothingWritten, TargetError, UsageError, did_you_mean
 from cloudtrain.runtime.shards import leads_back
@@ -91,6 +92,8 @@ def landing(destination: Path, *, odd_names: bool = False) -> Iterator[Staging]:
 Places = Iterable[Path]
 """The folders of one output. Their contents are copied together."""
 
+Item = TypeVar("Item")
+
 Files = Mapping[str, Path]
 """Maps relative paths of an output's files to the files on this machine."""
 
@@ -127,25 +130,23 @@ def copy_places(
     chosen = [place for place in chain(*places.values()) if inside.isdisjoint(place.parents)]
     kept = [place for place in (*inside, *chosen) if not _is_newer_link(place, started)]
     roots = tuple(f"{os.path.realpath(place)}/" for place in kept)
+    if path == "outputs" and path not in places:
+        declared = below("outputs", places)
+        if not declared:
+            message = "the job declares no outputs except its model"
+            raise UsageError(message, hint=_all_of((*places, *extras)), code="CT935")
+        places = declared
+        extras = {}
+        path = ""
     if not path:
         outputs = {name: dict(_files(folders, roots)) for name, folders in places.items()}
         return _copy(_named({**outputs, **extras}), destination, roots)
 
-    if path == "outputs" and path not in places:
-        names = [name for name in places if name.startswith("outputs/")]
-        if not names:
-            raise _no_outputs(places, extras, roots)
-        outputs = {
-            name.removeprefix("outputs/"): dict(_files(places[name], roots)) for name in names
-        }
-        return _copy(_named(outputs), destination, roots)
-
     name, _, inner_path = path.partition("/")
     if name in extras:
-        files = _below(extras[name], inner_path)
+        files = _files_at(extras[name], inner_path)
         if inner_path and not files:
-            hint = f"`{name}/` copies the whole output"
-            raise NothingWritten(f"the run wrote nothing to `{path}`", hint=hint)
+            raise nothing_written(path, [name])
         return _copy(files, destination, roots)
 
     existing = [place for place in find_places(path, places) if place.exists()]
@@ -159,19 +160,6 @@ def _is_newer_link(place: Path, started: int | None) -> bool:
     """Return whether a folder, or one above it, is a link that was made after `started`."""
     links = [part for part in (place, *place.parents) if part.is_symlink()]
     return started is not None and any(link.lstat().st_ctime_ns > started for link in links)
-
-
-def _no_outputs(
-    places: Mapping[str, Places], extras: Mapping[str, Files], roots: tuple[str, ...]
-) -> UsageError:
-    """Return the error about a job without outputs. Its hint names what the run did write."""
-    name = "model"
-    if not any(_files(places.get("model", ()), roots)):
-        name = next(filter(extras.get, extras), "model")
-    hint = f"copy `{name}/`"
-    if name in extras:
-        hint += ": the script wrote into its working folder"
-    return UsageError("the job declares no outputs except its model", hint=hint, code="CT935")
 
 
 def find_places(path: str, places: Mapping[str, Places]) -> list[Path]:
@@ -200,9 +188,23 @@ def no_result(path: str, hint: str | None) -> UsageError:
 
 def nothing_written(path: str, outputs: Iterable[str]) -> NothingWritten:
     """Return the error about an output without files. `outputs` are the names of all outputs."""
+    return NothingWritten(f"the run wrote nothing to `{path}`", hint=_all_of(outputs))
+
+
+def _all_of(outputs: Iterable[str]) -> str:
     names = [f"`{name}/`" for name in outputs]
-    hint = f"the run's outputs: {', '.join(names)}"
-    return NothingWritten(f"the run wrote nothing to `{path}`", hint=hint)
+    return f"the run's outputs: {', '.join(names)}"
+
+
+def below(folder: str, names: Mapping[str, Item]) -> dict[str, Item]:
+    """Return what is below `folder`, by its path relative to it. `names` are paths; those that end
+    with a slash are left out."""
+    prefix = folder.rstrip("/") + "/"
+    found: dict[str, Item] = {}
+    for name, item in names.items():
+        if name.startswith(prefix) and not name.endswith("/"):
+            found[name.removeprefix(prefix)] = item
+    return found
 
 
 def _files(places: Places, roots: tuple[str, ...]) -> Iterator[tuple[str, Path]]:
@@ -235,25 +237,18 @@ def _leaves(place: Path, roots: tuple[str, ...]) -> bool:
     target = os.path.realpath(place)
     leaves = not f"{target}/".startswith(roots)
     if leaves:
-        what = "folder" if place.is_dir() else "file"
-        tell(
-            f"`{place}` is not copied: a link leads to the {what} `{target}`, which is not a "
-            "part of the run"
-        )
+        tell(f"`{place}` is not copied: a link leads to `{target}`, which is not a part of the run")
     return leaves
 
 
-def _below(files: Files, path: str) -> dict[str, Path]:
+def _files_at(files: Files, path: str) -> Files:
     """Return the files below the folder `path`, by their paths relative to it; or the single file
     at `path`."""
     if not path:
-        return dict(files)
+        return files
     if path in files:
         return {path.rpartition("/")[2]: files[path]}
-    start = f"{path}/"
-    return {
-        name.removeprefix(start): file for name, file in files.items() if name.startswith(start)
-    }
+    return below(path, files)
 
 
 def _named(outputs: Mapping[str, Files]) -> Files:

@@ -62,12 +62,10 @@ def without_literals(job: AnyJob) -> AnyJob:
         "hyperparameters": _fill_texts(job.hyperparameters, fill),
         "environment": job.environment.model_copy(update={"variables": variables}),
     }
-    if job.view.arguments:
-        update["arguments"] = _fill_texts(job.view.arguments, fill)
-    for name in ("command", "entry_point"):
-        text = getattr(job, name)
-        if text is not None:
-            update[name] = fill(text)
+    for name in ("arguments", "command", "entry_point"):
+        value = getattr(job, name, None)
+        if value:
+            update[name] = _fill_texts(value, fill)
     return job.model_copy(update=update)
 
 
@@ -85,8 +83,9 @@ def has_bare_flags(job: TrainingJob) -> bool:
 def arguments_of(job: TrainingJob, paths: Mapping[str, str]) -> list[str]:
     """Return the job's `arguments`, followed by its hyperparameters as options."""
     own = [resolve_text(word, paths) for word in job.arguments]
-    values = resolve_hyperparameters(job.hyperparameters, paths)
-    return own + argv_of(values, bare_flags=job.bare_flags)
+    return own + argv_of(
+        resolve_hyperparameters(job.hyperparameters, paths), bare_flags=job.bare_flags
+    )
 
 
 def paths_in(run_dir: str, job: TrainingJob, target: str) -> dict[str, str]:
@@ -195,8 +194,7 @@ def variables_of(
     for reference, path in paths.items():
         kind, _, name = reference.partition("s.")  # `inputs.train`, `outputs.model`
         if name:
-            variable = f"CLOUDTRAIN_{kind}_{name}"
-            variables[variable.upper()] = path
+            variables[f"CLOUDTRAIN_{kind}_{name}".upper()] = path
     variables |= tracking_variables(job, target, run_dir, run_name)
     for name, text in job.environment.variables.items():
         variables[name] = resolve_text(text, paths)

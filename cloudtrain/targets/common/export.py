@@ -74,8 +74,7 @@ def build(program: Program, **objects: Any) -> tuple[Any, JsonObject]:
 
     result = scope[program.result]
     for method, arguments in program.steps:
-        made = _make(arguments, scope, program.extra)
-        getattr(result, method)(**made)
+        getattr(result, method)(**_make(arguments, scope, program.extra))
     return result, _make(program.arguments, scope, program.extra)
 
 

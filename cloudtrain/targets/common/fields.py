@@ -213,21 +213,17 @@ def unsent(
 def values_set(model: Any, dotted: str) -> Iterator[tuple[ValuePath, Any]]:
     """Yield path and value of what a job, or settings, give to a field, other than its default."""
     name, _, rest = dotted.partition(".")
-    if name == "*":
-        for key, item in model.items():
-            if rest:
-                for path, value in values_set(item, rest):
-                    yield (key, *path), value
-            else:
-                yield (key,), item
-        return
-    inner = getattr(model, name, None)
-    if inner is None:
-        return
-    if rest:
-        for path, value in values_set(inner, rest):
-            yield (name, *path), value
-        return
-    default = type(model).model_fields[name].get_default(call_default_factory=True)
-    if inner != default:
-        yield (name,), inner
+    items = model if name == "*" else {name: getattr(model, name, None)}
+    for key, item in items.items():
+        if item is None:
+            continue
+        if rest:
+            for path, value in values_set(item, rest):
+                yield (key, *path), value
+        elif name == "*" or item != default_of(type(model), name):
+            yield (key,), item
+
+
+def default_of(model: Any, name: str) -> Any:
+    """Return the default of a field of a model."""
+    return model.model_fields[name].get_default(call_default_factory=True)

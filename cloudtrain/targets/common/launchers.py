@@ -145,13 +145,10 @@ def tasks(workers: int, parameter_servers: int) -> list[tuple[str, int]]:
     """Return the type and index of each task of tf.distribute in rank order: all workers; or if
     there are parameter servers, the chief, the other workers and the servers."""
     if not parameter_servers:
-        return _numbered("worker", workers)
-    servers = _numbered("ps", parameter_servers)
-    return [("chief", 0), *_numbered("worker", workers - 1), *servers]
-
-
-def _numbered(kind: str, count: int) -> list[tuple[str, int]]:
-    return [(kind, index) for index in range(count)]
+        return [("worker", index) for index in range(workers)]
+    others = [("worker", index) for index in range(workers - 1)]
+    servers = [("ps", index) for index in range(parameter_servers)]
+    return [("chief", 0), *others, *servers]
 
 
 def torchrun_ranks(
@@ -184,5 +181,4 @@ def torchrun_ranks(
         }
         return Process(places[agent], "rank", argv, variables, number, local_rank)
 
-    counts = tuple((place, processes_per_instance) for place in places)
-    return Alike("rank", counts, rank)
+    return Alike("rank", tuple((place, processes_per_instance) for place in places), rank)

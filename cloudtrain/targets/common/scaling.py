@@ -175,9 +175,20 @@ gets a list of them. Each process is a separate Python process on this machine."
 
 
 def _emulated_size(job: TrainingJob, target: LocalSettings, machine: Machine) -> JobSize:
-    """Numbers that `target` sets are used exactly. The job's are also reduced to the limits of an
+    """Return the size that fits the machine, with at least one instance per instance group. Numbers
+    that `target` sets are used exactly. The job's are also reduced to the limits of an
     emulation."""
-    size = _fitting_size(job, target, machine)
+    # one task per host; a host without a task would have nothing to do
+    if isinstance(job.distribution, TensorFlow):
+        capacity = machine.gpus or machine.cpus
+        fitting = min(job.resources.instance_count, capacity)
+        size = JobSize(target.instance_count or fitting, 1)
+    else:
+        size = local_size(job, target, machine)
+    groups = len(job.resources.instance_groups)
+    if size.instances < groups:
+        size = JobSize(groups, 1)
+
     instances = size.instances
     if not target.instance_count:
         instances = min(instances, MOST_INSTANCES)
@@ -185,20 +196,6 @@ def _emulated_size(job: TrainingJob, target: LocalSettings, machine: Machine) ->
     if not target.processes_per_instance:
         processes = min(processes, max(1, MOST_PROCESSES // instances))
     return JobSize(instances, processes)
-
-
-def _fitting_size(job: TrainingJob, target: LocalSettings, machine: Machine) -> JobSize:
-    """Return the size that fits the machine, with at least one instance per instance group."""
-    # one task per host; a host without a task would have nothing to do
-    if isinstance(job.distribution, TensorFlow):
-        capacity = machine.gpus or machine.cpus
-        fitting = min(job.resources.instance_count, capacity)
-        return JobSize(target.instance_count or fitting, 1)
-    size = local_size(job, target, machine)
-    groups = len(job.resources.instance_groups)
-    if size.instances < groups:
-        return JobSize(groups, 1)
-    return size
 
 
 def _groups(groups: tuple[InstanceGroup, ...], instances: int) -> tuple[InstanceGroup, ...]:

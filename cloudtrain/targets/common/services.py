@@ -81,16 +81,20 @@ class Deadline(Generic[T]):
 def no_stacks(ref: RunRef) -> UsageError:
     """Return the error about a run whose ranks cannot be looked at."""
     message = f"no rank of `{ref.name}` runs that cloudtrain could look at"
-    hint = f"wait until its script has started: `cloudtrain status {ref.name}`"
-    return UsageError(message, hint=hint, code="CT967")
+    return UsageError(
+        message,
+        hint=f"wait until its script has started: `cloudtrain status {ref.name}`",
+        code="CT967",
+    )
 
 
 def name_taken(owner: str, kind: str, ref: RunRef) -> NameTaken:
     """Return the error about a `kind` of job of `owner` that cloudtrain did not make, and that has
     a run's name."""
     message = f"the {owner} already has a different {kind} named `{ref.name}`"
-    hint = f"see it with `cloudtrain status {ref}`, or give your job another name"
-    return NameTaken(message, hint=hint)
+    return NameTaken(
+        message, hint=f"see it with `cloudtrain status {ref}`, or give your job another name"
+    )
 
 
 def did_not_start(what: str, log: str | Path) -> TargetError:
@@ -110,8 +114,10 @@ def why_unasked(
         return Unasked(error.message, str(error.hint))
     if has_credentials:
         return None
-    hint = f"log in with {login}; `--online` asks nevertheless"
-    return Unasked(f"this machine has no credentials for {provider}", hint)
+    return Unasked(
+        f"this machine has no credentials for {provider}",
+        f"log in with {login}; `--online` asks nevertheless",
+    )
 
 
 # Follow a job's output until the job has ended and its last line has arrived, despite throttling
@@ -294,9 +300,10 @@ def trial_lines(
 def refuse_rank(ref: RunRef, rank: int | None, instance: int | None) -> None:
     """Raise a `UsageError` if a rank or an instance is given, because a sweep has only one log."""
     if rank is not None or instance is not None:
-        hint = f"name the trial: `cloudtrain logs {ref.name} --trial 1`"
         raise UsageError(
-            "a sweep has no ranks or instances; only its trials do", hint=hint, code="CT937"
+            "a sweep has no ranks or instances; only its trials do",
+            hint=f"name the trial: `cloudtrain logs {ref.name} --trial 1`",
+            code="CT937",
         )
 
 

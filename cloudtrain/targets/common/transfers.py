@@ -94,8 +94,9 @@ def send_data(item: Upload, storage: Storage, on_bytes: ByteProgress | None) -> 
     if strangers:
         stranger = escape_path(min(strangers))
         message = f"`{item.destination}` holds `{stranger}`, which is not part of this data"
-        hint = "remove this file: only cloudtrain may write to that folder"
-        raise TargetError(message, hint=hint, code="CT986")
+        raise TargetError(
+            message, hint="remove this file: only cloudtrain may write to that folder", code="CT986"
+        )
 
     missing = [file for file in data.files if sizes.get(file.path) != file.size]
     sent_before = data.size - sum(file.size for file in missing)
@@ -133,8 +134,9 @@ def _read_again(item: Upload) -> LocalData:
     for file in data.files:
         if not file.path.isprintable():  # nor are surrogates
             message = f"`{escape_path(file.path)}` has a name that storage cannot hold"
-            hint = "rename the file: names in storage must be printable text"
-            raise UnreadableData(message, hint=hint)
+            raise UnreadableData(
+                message, hint="rename the file: names in storage must be printable text"
+            )
     return data
 
 
@@ -161,14 +163,3 @@ def count_bytes(
                 on_bytes(sent_of_all, total)
 
     return count
-
-
-def below(folder: str, names: Mapping[str, int]) -> dict[str, int]:
-    """Return the sizes of the files below `folder`, by their paths relative to it. `names` maps the
-    full names in a storage listing to sizes. Entries for folders are left out."""
-    prefix = folder.rstrip("/") + "/"
-    sizes: dict[str, int] = {}
-    for name, size in names.items():
-        if name.startswith(prefix) and not name.endswith("/"):
-            sizes[name.removeprefix(prefix)] = size
-    return sizes

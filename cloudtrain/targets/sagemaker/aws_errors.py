@@ -111,8 +111,7 @@ def _template_of(error: Exception) -> tuple[AwsErrorTemplate, str]:
 def _unknown(code: str, response: JsonObject) -> AwsErrorTemplate:
     """Return the error for a code that `errors.toml` lacks. For HTTP status 500 and above, it
     suggests a retry."""
-    status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-    if status >= 500:
+    if response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) >= 500:
         return error_templates("codes")["InternalError"]
     safe_code = code.replace("{", "").replace("}", "")  # the message is a format
     return AwsErrorTemplate(TargetError, f"AWS refuses `{{action}}` ({safe_code}): {{said}}")

@@ -107,7 +107,6 @@ def entrypoint_host(stage: EmulatedJob, host: Host) -> HostLaunch:
         (*children, *ranks),
         ranks=len(ranks),
         endpoints=plan.endpoints,
-        unpacks=True,
     )
 
 
@@ -405,8 +404,9 @@ def compile_as_sagemaker(job: TrainingJob, target: LocalSettings, context: Compi
     )
     if job.entry_point is None and job.command is None:
         message = "the job runs the image's own program, which is not on this machine"
-        hint = "add an `entry_point` or a `command`"
-        problems.append(Problem(("entry_point",), message, hint, code="CT036"))
+        problems.append(
+            Problem(("entry_point",), message, "add an `entry_point` or a `command`", code="CT036")
+        )
     problems += place_problems(scaled[0] if scaled else placed_job(job, target))
     if problems or scaled is None or parts is None:
         raise JobError(without_echoes(problems))
@@ -510,16 +510,15 @@ def _specification(
             links.append(Link(relocate_text(synced, root), checkpoint, None))
 
     archive = stage.account.archive(context.bundle)
-    code = CodePlace(archive, context.bundle.sha256, None)
-    # launchers unpack the code themselves; all hosts of a job start in the same way
-    unpacks = any(launch.unpacks for launch in launches.values())
+    sha256 = context.bundle.sha256
+    unpacks = is_entrypoint(stage.request)  # by our launchers
     if unpacks:
-        code = replace(code, unpacked=on_each_host("code"))
+        code = CodePlace(archive, sha256, None, unpacked=on_each_host("code"))
         for path in on_each_host(f"input/data/{CODE_CHANNEL}/sourcedir.tar.gz"):
             links.append(Link(path, archive, None))
     else:
         first, *others = on_each_host("code")
-        code = replace(code, directory=first, copies=tuple(others))
+        code = CodePlace(archive, sha256, first, tuple(others))
 
     roles: set[str] = set()
     endpoints: set[str] = set()
@@ -620,12 +619,11 @@ def _started_process(
     """Return a process as the supervisor starts it. Its working directory holds the code; a
     launcher that unpacks the code starts in the host's `/opt/ml`."""
     host = stage.hosts[process.instance]
-    launch = launches[host]
     folder = stage.root(host)
-    if not launch.unpacks:
+    if not is_entrypoint(stage.request):
         folder += "/code"
     env = dict(sorted(process.env.items()))
-    return StartedProcess.of(replace(process, env=env), launch.signal, folder)
+    return StartedProcess.of(replace(process, env=env), launches[host].signal, folder)
 
 
 def _shown_processes(

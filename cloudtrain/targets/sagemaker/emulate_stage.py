@@ -91,7 +91,6 @@ class HostLaunch:
             `cloudtrain.targets.common.specification`).
         ranks: number of ranks that a launcher starts.
         endpoints: every `host:port` at which a process listens, on any host.
-        unpacks: whether the host's launcher itself unpacks the code.
         wrappers: programs that take the place of those in the image, by their paths.
         notes: sentences that the plan shows.
     """
@@ -101,7 +100,6 @@ class HostLaunch:
     signal: str = "leader"
     ranks: int = 0
     endpoints: tuple[str, ...] = ()
-    unpacks: bool = False
     wrappers: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 

@@ -463,8 +463,7 @@ class SageMakerReading(Reading):
             return self.job.spot
         if self.request.get(SPOT) is not True:
             return None
-        wait = value_at(self.request, *_MAX_WAIT)
-        return Spot.model_construct(max_wait=positive_count(wait))
+        return Spot.model_construct(max_wait=positive_count(value_at(self.request, *_MAX_WAIT)))
 
     @property
     def checkpoint(self) -> Checkpoint | None:
@@ -489,8 +488,7 @@ class SageMakerReading(Reading):
         machines = machines_in(mapping_at(self.request, *self._config), self.account)
         groups = []
         for index, group in enumerate(machines.groups):
-            path = self._type_path(machines.kind, index)
-            groups.append(replace(group, path=path))
+            groups.append(replace(group, path=self._type_path(machines.kind, index)))
 
         spans: tuple[str, ...] = ()
         if machines.kind == "groups":
@@ -661,8 +659,9 @@ def machine_group(
     instance_type: str, count: int, account: SageMakerAccount, name: str = DEFAULT_GROUP
 ) -> MachineGroup:
     """Return equal instances with their catalogue entry, which the user may have corrected."""
-    entry = type_named("sagemaker", instance_type, account.overlay)
-    return MachineGroup(instance_type, count, entry, name)
+    return MachineGroup(
+        instance_type, count, type_named("sagemaker", instance_type, account.overlay), name
+    )
 
 
 def read(subject: Subject) -> SageMakerReading:

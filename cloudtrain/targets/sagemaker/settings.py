@@ -58,11 +58,10 @@ class MonitoringRule(Model):
 def _sagemaker_rules(target: JsonMapping) -> Iterator[Problem]:
     path = target.get("checkpoint_path")
     if isinstance(path, str) and not re.fullmatch(CHECKPOINT_PATH, path):
-        hint = "write an absolute path of letters, digits, `_`, `.` and `-`, such as `/opt/ml/mine`"
         yield Problem(
             ("checkpoint_path",),
             f"`{path}` cannot be the folder of checkpoints",
-            hint,
+            "write an absolute path of letters, digits, `_`, `.` and `-`, such as `/opt/ml/mine`",
             code="CT016",
         )
     for name in sorted(target.keys() - {"profiler_rules"}):

@@ -46,13 +46,12 @@ from cloudtrain.targets.azureml.service.blobs import (
 )
 from cloudtrain.targets.azureml.service.client import CODE, ENVIRONMENT, Client
 from cloudtrain.targets.azureml.service.logs import RunLog, artifact_place
-from cloudtrain.targets.common.archives import landing, no_result, nothing_written
+from cloudtrain.targets.common.archives import below, landing, no_result, nothing_written
 from cloudtrain.targets.common.services import Denied, NotThere
 from cloudtrain.targets.common.transfers import (
     Check,
     Report,
     Storage,
-    below,
     count_bytes,
     run_concurrently,
     send_data,

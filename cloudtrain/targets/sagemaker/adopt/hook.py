@@ -131,8 +131,9 @@ def refuse_unsendable(client, operation, params):
     """Raise the error of botocore for a request that it would not send, such as one with an empty
     id."""
     if hasattr(client, "_serializer"):
-        model = client.meta.service_model.operation_model(operation)
-        client._serializer.serialize_to_request(params, model)
+        client._serializer.serialize_to_request(
+            params, client.meta.service_model.operation_model(operation)
+        )
 
 
 def described(kind, name, request):
@@ -181,5 +182,6 @@ def answer(operation, params, region):
         "ListObjects": {"Contents": [], "IsTruncated": False},
         "InvokeEndpoint": {"Body": io.BytesIO(b"[]")},
     }
-    empty = {"ResponseMetadata": {"HTTPStatusCode": 200, "HTTPHeaders": {}}}
-    return Answer(prepared.get(operation, empty))
+    return Answer(
+        prepared.get(operation, {"ResponseMetadata": {"HTTPStatusCode": 200, "HTTPHeaders": {}}})
+    )

@@ -22,6 +22,7 @@ from cloudtrain.plans.comparison import ValuePath
 from cloudtrain.plans.plan import map_texts
 from cloudtrain.rules.engine import mapping_at, rows_at, text_at
 from cloudtrain.targets.adoption import Draft, Original
+from cloudtrain.targets.common.fields import default_of
 from cloudtrain.targets.common.services import own_value
 from cloudtrain.targets.sagemaker.adopt.hook import ACCOUNT, ROLE
 from cloudtrain.targets.sagemaker.adopt.trainers import CODE, DRIVERS, draft_fields, place_of
@@ -146,8 +147,7 @@ def _by_drivers(original: Original, start: JsonMapping) -> Iterator[Draft]:
         inputs = job.get("inputs", {})
         for channel in (CODE, DRIVERS):
             inputs.pop(channel, None)
-        code_folder = CODE_FOLDER if original.code else None
-        job["source_dir"] = original.source or code_folder
+        job["source_dir"] = original.source or (CODE_FOLDER if original.code else None)
         job |= draft_fields(start)
 
         if not inputs:
@@ -203,8 +203,9 @@ def _locate_code(draft: Draft, original: Original) -> None:
     code = code_uri(original.request)
     if original.code is None and original.source is None:
         fetch = f"aws s3 cp {code} - | tar xz" if code else "copy the code of the job here"
-        comment = f"guessed: the folder of the job's code. To fetch it:\n  {fetch}"
-        draft.comments[("source_dir",)] = comment
+        draft.comments[("source_dir",)] = (
+            f"guessed: the folder of the job's code. To fetch it:\n  {fetch}"
+        )
     match = _S3.fullmatch(code or "")
     if match:
         owner = account_id(str(draft.settings.get("role", "")))
@@ -240,8 +241,7 @@ def _without_defaults(values: JsonMapping, model: type[Model]) -> JsonObject:
     """Return the values that differ from the model's defaults, in the order of its fields."""
     changed: JsonObject = {}
     for name, value in _in_order(values, model).items():
-        default = model.model_fields[name].get_default(call_default_factory=True)
-        if value is not None and value != default:
+        if value is not None and value != default_of(model, name):
             changed[name] = value
     return changed
 
@@ -250,8 +250,7 @@ def _image_alone(original: Original) -> Draft:
     """Return a job that runs the image's own entry point, with all hyperparameters of the
     request."""
     image = mapping_at(original.request, ALGORITHM).get("TrainingImage")
-    environment = {"image": {"sagemaker": image or "image-of-the-algorithm:1"}}
-    draft = _common(original, environment)
+    draft = _common(original, {"image": {"sagemaker": image or "image-of-the-algorithm:1"}})
     job = draft.job
     parameters = mapping_at(original.request, PARAMETERS)
     if parameters:

@@ -297,8 +297,9 @@ def _tuning(data: JsonMapping, folder: str | None) -> Iterator[Original]:
         lost = {OF_SEARCH[0]: f"a sweep cannot express the search: {why}"}
         searched = _searched(ranges)
         if searched:
-            names = ", ".join(searched)
-            lost["ParameterRanges"] = f"the tuner gives these values to each job: {names}"
+            lost["ParameterRanges"] = (
+                f"the tuner gives these values to each job: {', '.join(searched)}"
+            )
 
         if fields:
             arn = data.get("HyperParameterTuningJobArn")
@@ -382,11 +383,14 @@ def _original(
     reasons = dict(lost or {})
     for wrong in violations(request):
         if wrong.kind == "type" and wrong.hint in ("write a mapping", "write a list"):
-            hint = (
-                "adopt the request as it was sent: the output of `aws sagemaker "
-                "describe-training-job`"
+            raise UsageError(
+                wrong.message,
+                hint=(
+                    "adopt the request as it was sent: the output of `aws sagemaker "
+                    "describe-training-job`"
+                ),
+                code="CT981",
             )
-            raise UsageError(wrong.message, hint=hint, code="CT981")
         if wrong.path == (NAME,):
             reasons[NAME] = f"{wrong.message}: {wrong.hint}"
 

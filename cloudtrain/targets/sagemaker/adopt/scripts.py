@@ -174,8 +174,7 @@ class SageMakerAdopter:
         if original.search is None:
             form = without(form, OF_SEARCH)
 
-        why_name = "every run gets a name of its own; the original's stands in for it here"
-        renewed = [(NAME, why_name)]
+        renewed = [(NAME, "every run gets a name of its own; the original's stands in for it here")]
         renewed += _renew_tags(form, is_ours=is_ours)
         if is_ours:
             renewed += _renew_variables(form)

@@ -94,8 +94,7 @@ def is_trainer(request: JsonMapping) -> bool:
 def started_by_drivers(request: JsonMapping, uploads: Mapping[str, bytes]) -> JsonObject:
     """Return the launcher, script and arguments that the uploaded drivers of version 3 start.
     Raises `Changed`."""
-    algorithm = request.get(ALGORITHM, {})
-    if only(algorithm, _ENTRYPOINT) != _ENTRYPOINT:
+    if only(request.get(ALGORITHM, {}), _ENTRYPOINT) != _ENTRYPOINT:
         raise Changed("the container starts in another way than version 3's drivers do")
 
     files = below(place_of(request, DRIVERS), uploads)
@@ -183,8 +182,11 @@ def idle_instances(start: JsonMapping, request: JsonMapping) -> dict[str, str]:
     instances = instances_in(request.get(MACHINES, {})) or 1
     if start.get("launcher") != "mpirun" or instances == 1:
         return {}
-    why = "version 3's MPI driver starts the processes of one instance, and leaves the others idle"
-    return {f"{START}.processes": f"{why}; the job starts them on every instance"}
+    why = (
+        "version 3's MPI driver starts the processes of one instance, and leaves the others idle; "
+        "the job starts them on every instance"
+    )
+    return {f"{START}.processes": why}
 
 
 def code_of(request: JsonMapping, uploads: Mapping[str, bytes]) -> bytes | None:

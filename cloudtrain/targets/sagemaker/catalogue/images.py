@@ -107,8 +107,7 @@ def in_range(table: str, framework: str, version: str, field: str) -> str:
         if wanted < numbers(fact["from"]):
             continue
         last = numbers(fact["to"])  # empty for an open range
-        comparable = wanted[: len(last)]
-        if comparable <= last:
+        if wanted[: len(last)] <= last:
             return str(fact[field])
     return ""
 
@@ -447,8 +446,7 @@ def resolve_image(
     """
     if framework not in _TITLES:
         message = f"SageMaker has no images of `{framework}`"
-        names = did_you_mean(framework, _TITLES)
-        _fail("framework", message, f"{names} Or {_OWN_IMAGE}")
+        _fail("framework", message, f"{did_you_mean(framework, _TITLES)} Or {_OWN_IMAGE}")
     device = device or device_of(instance or "ml.g5.xlarge")
     query = _Query(framework, region, device, _python_tag(python), smp2)
     if smp2:

@@ -52,8 +52,7 @@ def _compile(pattern: str) -> tuple[re.Pattern[str], bool]:
             high = chr(int(match["high"], 16))
             low = chr(int(match["low"], 16))
             pair = high + low
-            character = pair.encode("utf-16-be", "surrogatepass").decode("utf-16-be")
-            return re.escape(character)
+            return re.escape(pair.encode("utf-16-be", "surrogatepass").decode("utf-16-be"))
         name = match["name"]
         if name:
             members = "a-zA-Z0-9" if name == "Alnum" else "".join(_CLASSES[name])

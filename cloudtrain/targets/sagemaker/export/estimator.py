@@ -134,8 +134,9 @@ def monitoring_arguments(fields: Fields, output: str) -> JsonObject:
         arguments["rules"] = rules
     board = fields.take(TENSORBOARD)
     if board is not None:
-        name = "sagemaker.debugger.TensorBoardOutputConfig"
-        arguments["tensorboard_output_config"] = Call(name, _places(board))
+        arguments["tensorboard_output_config"] = Call(
+            "sagemaker.debugger.TensorBoardOutputConfig", _places(board)
+        )
     return arguments | _profiler(fields, output)
 
 
@@ -157,8 +158,9 @@ def _hook(hook: JsonObject | None, output: str) -> JsonObject:
     arguments = _places(hook)
     if "HookParameters" in hook:
         arguments["hook_parameters"] = hook["HookParameters"]
-    rows = hook.get("CollectionConfigurations", ())
-    arguments["collection_configs"] = list(map(_collection, rows))
+    arguments["collection_configs"] = list(
+        map(_collection, hook.get("CollectionConfigurations", ()))
+    )
     return {"debugger_hook_config": Call("sagemaker.debugger.DebuggerHookConfig", arguments)}
 
 
@@ -169,11 +171,12 @@ def _collection(row: JsonObject) -> Call:
 
 def _places(config: JsonObject) -> JsonObject:
     """Return the arguments for the folders of a debugger's or TensorBoard's output."""
-    places = {
-        "s3_output_path": config["S3OutputPath"],
-        "container_local_output_path": config.get("LocalPath"),
-    }
-    return without_nulls(places)
+    return without_nulls(
+        {
+            "s3_output_path": config["S3OutputPath"],
+            "container_local_output_path": config.get("LocalPath"),
+        }
+    )
 
 
 def _profiler(fields: Fields, output: str) -> JsonObject:
@@ -330,8 +333,7 @@ def _image_arguments(
                 values.pop(name, None)
             lost = [name for name in values if name in dist.KEYS]
             note = f"The SDK's `distribution` would not send {quoted(lost)}." if lost else ""
-            given = _with_group_objects(distribution, setting)
-            return {**image, "distribution": given}, note
+            return {**image, "distribution": _with_group_objects(distribution, setting)}, note
 
     note = f"The SDK's own `distribution` is not used: {reason}."
     return version_arguments(uri, region, setting.types, {}) or by_uri, note

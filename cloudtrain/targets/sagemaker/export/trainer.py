@@ -16,6 +16,7 @@ import re
 import shlex
 import warnings
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from cloudtrain.errors import CloudtrainError, UsageError
@@ -276,6 +277,7 @@ def _value(key: str, value: Any) -> Any:
 # The exports of a plan: objects and code of the SDK, and the format of the AWS command line.
 
 
+@dataclass(frozen=True)
 class SageMakerExports:
     """Exports a plan to the tools that AWS offers. Everything is made from `plan.request`.
 
@@ -283,8 +285,7 @@ class SageMakerExports:
     `plan.uploads`. `cloudtrain submit --upload-only` uploads it.
     """
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
+    _plan: Plan
 
     @classmethod
     def of(cls, plan: Plan) -> SageMakerExports | None:
@@ -383,8 +384,9 @@ class SageMakerExports:
             raise
         except errors_of_boto3() as error:
             place = AwsPlace.parse(self._plan.place)
-            call = FailedCall("iam", "SimulatePrincipalPolicy", place.region, place.profile)
-            raise translate_error(error, call) from error
+            raise translate_error(
+                error, FailedCall("iam", "SimulatePrincipalPolicy", place.region, place.profile)
+            ) from error
 
     def _estimator(self) -> Program:
         request, region, profile = self._training_job()
@@ -406,9 +408,10 @@ class SageMakerExports:
         """Return the request of a training job, the AWS region to which it is sent, and the
         target's AWS profile."""
         if TRAINING.name not in self._plan.request:
-            hint = "print the request with `--format aws-cli`, or send `plan.request` with boto3"
             raise UsageError(
-                "only training jobs can be exported to the SageMaker SDK", hint=hint, code="CT904"
+                "only training jobs can be exported to the SageMaker SDK",
+                hint="print the request with `--format aws-cli`, or send `plan.request` with boto3",
+                code="CT904",
             )
         place = AwsPlace.parse(self._plan.place)
         return self._plan.request, place.region or "", place.profile

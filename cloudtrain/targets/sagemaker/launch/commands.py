@@ -87,13 +87,17 @@ def _mpi(setup: HostSetup) -> ToolkitCommand:
         "-bind-to", "none",
         "-map-by", "slot",
         *_TRANSPORT,
-        *_export_options("NCCL_MIN_NRINGS=4", f"NCCL_SOCKET_IFNAME={INTERFACE}"),
-        *_export_options(f"NCCL_DEBUG={debug}"),
-        *_export_options("LD_LIBRARY_PATH", "PATH", f"LD_PRELOAD={HOSTNAME_SHIM}"),
+        *_export_options(
+            "NCCL_MIN_NRINGS=4",
+            f"NCCL_SOCKET_IFNAME={INTERFACE}",
+            f"NCCL_DEBUG={debug}",
+            "LD_LIBRARY_PATH",
+            "PATH",
+            f"LD_PRELOAD={HOSTNAME_SHIM}",
+        ),
         *more,
         *_efa(setup, setup.host.instance_type, provider=True),
-        *_export_options(*credentials),
-        *_export_options(*script_variables(setup), "PYTHONPATH"),
+        *_export_options(*credentials, *script_variables(setup), "PYTHONPATH"),
         *_model_parallel(setup),
     )  # fmt: skip
     return _mpirun(setup, options, _model_parallel_wrapper(setup), int(ranks))
@@ -133,10 +137,16 @@ def _smddp(setup: HostSetup) -> ToolkitCommand:
         *_TCP,
         *_TRANSPORT,
         "-mca", "plm_rsh_num_concurrent", str(len(hosts)),
-        *_export_options(f"NCCL_SOCKET_IFNAME={INTERFACE}", f"NCCL_DEBUG={debug}"),
-        *_export_options("LD_LIBRARY_PATH", "PATH"),
-        *_export_options(f"SMDATAPARALLEL_USE_{cluster}=1"),
-        *_export_options("FI_PROVIDER=efa", "RDMAV_FORK_SAFE=1", f"LD_PRELOAD={HOSTNAME_SHIM}"),
+        *_export_options(
+            f"NCCL_SOCKET_IFNAME={INTERFACE}",
+            f"NCCL_DEBUG={debug}",
+            "LD_LIBRARY_PATH",
+            "PATH",
+            f"SMDATAPARALLEL_USE_{cluster}=1",
+            "FI_PROVIDER=efa",
+            "RDMAV_FORK_SAFE=1",
+            f"LD_PRELOAD={HOSTNAME_SHIM}",
+        ),
         *more,
         *_efa(setup, instance_type, provider=False),
         *_export_options(*server),
@@ -308,10 +318,8 @@ def _alone(setup: HostSetup) -> ToolkitCommand:
 def _torchrun(setup: HostSetup) -> ToolkitCommand:
     """Return the torchrun call of one host. Raises `ValueError` for scripts that the toolkit does
     not start with torchrun."""
-    kind = kind_of(setup.entry_point, package=setup.package)
-    if kind != "python":
-        what = "Python packages" if kind == "package" else "scripts other than Python's"
-        raise ValueError(f"the toolkit does not start {what} with torchrun")
+    if kind_of(setup.entry_point, package=setup.package) != "python":
+        raise ValueError("with torchrun the toolkit starts only Python scripts, and no packages")
 
     hosts = setup.distribution_hosts
     rendezvous: tuple[str, ...] = ()

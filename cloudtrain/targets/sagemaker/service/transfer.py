@@ -28,9 +28,9 @@ from cloudtrain.plans.progress import LogLine
 from cloudtrain.system.plugins import require
 from cloudtrain.system.processes import tell
 from cloudtrain.system.staging import Staging, Unsafe, safe_name, safe_target
-from cloudtrain.targets.common.archives import landing, no_result, nothing_written
+from cloudtrain.targets.common.archives import below, landing, no_result, nothing_written
 from cloudtrain.targets.common.services import Denied, NotThere
-from cloudtrain.targets.common.transfers import Report, Storage, below, send_data
+from cloudtrain.targets.common.transfers import Report, Storage, send_data
 from cloudtrain.targets.contract import BundleWriter, ByteProgress
 from cloudtrain.targets.sagemaker.plan import Places, S3Uri
 from cloudtrain.targets.sagemaker.request import JsonObject
