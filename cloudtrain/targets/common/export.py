@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from textwrap import wrap
@@ -215,12 +215,8 @@ def _calls(value: object) -> Iterator[Call]:
     """Yield every call in a value, also those in the arguments of other calls."""
     if isinstance(value, Call):
         yield value
-        value = value.arguments
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, list):
-        for inner in value:
-            yield from _calls(inner)
+    for _, item in _parts(value).items:
+        yield from _calls(item)
 
 
 def _layout(head: str, value: object, tail: str, depth: int) -> Iterator[str]:
@@ -229,55 +225,47 @@ def _layout(head: str, value: object, tail: str, depth: int) -> Iterator[str]:
     `depth` is the level of indentation."""
     indent = "    " * depth
     line = f"{indent}{head}{_inline(value)}{tail}"
-    items = list(_items(value))
-    is_statement = depth == 0 and isinstance(value, Call)
-    is_long_call = is_statement and len(items) > 2
+    opening, items, closing = _parts(value)
+    is_long_call = depth == 0 and isinstance(value, Call) and len(items) > 2
     if not items or (len(line) <= WIDTH and not is_long_call):
         yield line
         return
-    opening, closing = _brackets(value)
     yield f"{indent}{head}{opening}"
     for name, item in items:
         yield from _layout(name, item, ",", depth + 1)
     yield f"{indent}{closing}{tail}"
 
 
-def _items(value: object) -> Iterator[tuple[str, object]]:
-    """Yield what stands before each item of a value, and the item."""
+class _Parts(NamedTuple):
+    """The code of a value: the text before its items, what stands before each of them, and the text
+    after them. A value without items is its first text."""
+
+    opening: str
+    items: Sequence[tuple[str, object]]
+    closing: str
+
+
+def _parts(value: object) -> _Parts:
     if isinstance(value, Call):
-        for name, argument in value.arguments.items():
-            yield f"{name}=", argument
-    elif isinstance(value, dict):
-        for key, inner in value.items():
-            yield f"{_inline(key)}: ", inner
-    elif isinstance(value, list):
-        for inner in value:
-            yield "", inner
-
-
-def _brackets(value: object) -> tuple[str, str]:
-    """Return the text before and after the items of a call, a dict or a list."""
-    if isinstance(value, Call):
-        return f"{_name(value)}(", ")"
-    return ("{", "}") if isinstance(value, dict) else ("[", "]")
-
-
-def _name(call: Call) -> str:
-    """Return the name by which the code calls the function, according to its imports."""
-    module, _, name = call.name.rpartition(".")
-    return call.name if module in _WHOLE else name
+        module, _, name = value.name.rpartition(".")
+        function = value.name if module in _WHOLE else name
+        arguments = [(f"{name}=", item) for name, item in value.arguments.items()]
+        return _Parts(f"{function}(", arguments, ")")
+    if isinstance(value, dict):
+        return _Parts("{", [(f"{_inline(key)}: ", item) for key, item in value.items()], "}")
+    if isinstance(value, list):
+        return _Parts("[", [("", item) for item in value], "]")
+    if isinstance(value, Ref):
+        index = "" if value.index is None else f"[{value.index}]"
+        return _Parts(f"{value.variable}{index}", (), "")
+    return _Parts(_text(value) if isinstance(value, str) else repr(value), (), "")
 
 
 def _inline(value: object) -> str:
     """Return the code for a value on one line."""
-    if isinstance(value, Call | dict | list):
-        opening, closing = _brackets(value)
-        items = [f"{name}{_inline(item)}" for name, item in _items(value)]
-        return opening + ", ".join(items) + closing
-    if isinstance(value, Ref):
-        index = "" if value.index is None else f"[{value.index}]"
-        return f"{value.variable}{index}"
-    return _text(value) if isinstance(value, str) else repr(value)
+    opening, items, closing = _parts(value)
+    texts = [f"{name}{_inline(item)}" for name, item in items]
+    return opening + ", ".join(texts) + closing
 
 
 def _text(value: str) -> str:

@@ -72,7 +72,7 @@ def words(table: Mapping[Any, Any]) -> Codec:
 
     def look_up(value: Any, there: Mapping[Any, Any]) -> Any:
         # True would find 1, and a list or dict has no hash
-        if isinstance(value, bool | dict | list) or value not in there:
+        if type(value) not in map(type, there) or value not in there:
             raise Inexpressible("")
         return there[value]
 

@@ -76,8 +76,8 @@ def mpirun_ranks(
     processes: int,
     where: Sequence[int] = (0,),
     slots: int | None = None,
-    exports: Mapping[str, str] | None = None,
-    copies: Mapping[str, str] | None = None,
+    exports: Mapping[str, str] = {},
+    copies: Mapping[str, str] = {},
 ) -> Alike:
     """Return mpirun's ranks. They fill the slots of one instance after the other; surplus ranks go
     to the last one.
@@ -101,13 +101,13 @@ def mpirun_ranks(
         local_rank = number - place * size
         local_size = rest if place == len(where) - 1 else size
         variables = {
-            **(exports or {}),
+            **exports,
             "OMPI_COMM_WORLD_LOCAL_RANK": str(local_rank),
             "OMPI_COMM_WORLD_LOCAL_SIZE": str(local_size),
             "OMPI_COMM_WORLD_RANK": str(number),
             "OMPI_COMM_WORLD_SIZE": str(processes),
         }
-        for name, original in (copies or {}).items():
+        for name, original in copies.items():
             variables[name] = variables[original]
         return Process(where[place], "rank", tuple(program), variables, number, local_rank)
 
@@ -158,7 +158,7 @@ def torchrun_ranks(
     instance_count: int,
     processes_per_instance: int,
     where: Sequence[int] | None = None,
-    env: Mapping[str, str] | None = None,
+    env: Mapping[str, str] = {},
 ) -> Alike:
     """Return the processes that the agents start, with the variables that a script can rely on.
 
@@ -177,7 +177,7 @@ def torchrun_ranks(
             "LOCAL_WORLD_SIZE": str(processes_per_instance),
             "RANK": str(number),
             "WORLD_SIZE": str(world_size),
-            **(env or {}),
+            **env,
         }
         return Process(places[agent], "rank", argv, variables, number, local_rank)
 

@@ -215,19 +215,6 @@ def _encode_collections(collections: Mapping[str, JsonMapping]) -> list[JsonObje
     return rows
 
 
-def _decode_sharded(word: object) -> bool:
-    if word not in (_SHARDED, _REPLICATED):
-        raise Inexpressible("")
-    return word == _SHARDED
-
-
-def _encode_sharded(shard: bool) -> str:
-    return _SHARDED if shard else _REPLICATED
-
-
-_SHARDED = "ShardedByS3Key"
-_REPLICATED = "FullyReplicated"
-
 _FILE_SYSTEM_PLACE = r"(?P<type>fsx|efs)://(?P<id>fs-[0-9a-f]+)(?P<path>/.*)"
 _FILE_SYSTEM_TYPES = {"fsx": "FSxLustre", "efs": "EFS"}
 
@@ -295,7 +282,7 @@ CHANNEL_FIELDS = (
         "shard",
         "DataSource.S3DataSource.S3DataDistributionType",
         "distribution",
-        Codec(_decode_sharded, _encode_sharded),
+        words({"ShardedByS3Key": True, "FullyReplicated": False}),
     ),
     Field(
         "attribute_names", "DataSource.S3DataSource.AttributeNames", "attribute_names", FILLED_LIST

@@ -314,11 +314,9 @@ def _region(profile: str | None, environ: Mapping[str, str]) -> str | None:
 def _files(environ: Mapping[str, str]) -> tuple[Path, Path]:
     """Return the paths of the AWS configuration file and of the AWS credentials file."""
     folder = expand_home(environ.get("HOME") or "~") / ".aws"
-    config = environ.get("AWS_CONFIG_FILE")
-    credentials = environ.get("AWS_SHARED_CREDENTIALS_FILE")
     return (
-        expand_home(config) if config else folder / "config",
-        expand_home(credentials) if credentials else folder / "credentials",
+        expand_home(environ.get("AWS_CONFIG_FILE") or f"{folder}/config"),
+        expand_home(environ.get("AWS_SHARED_CREDENTIALS_FILE") or f"{folder}/credentials"),
     )
 
 

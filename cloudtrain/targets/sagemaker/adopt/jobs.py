@@ -126,10 +126,9 @@ def _drafts_of_one_run(original: Original) -> Iterator[Draft]:
     if original.start is not None:
         yield from _by_drivers(original, original.start)
     elif own_value(mapping_at(request, PARAMETERS).get(PROGRAM)):
-        algorithm = mapping_at(request, ALGORITHM)
-        if algorithm.get("EnableSageMakerMetricsTimeSeries"):
+        if mapping_at(request, ALGORITHM).get("EnableSageMakerMetricsTimeSeries"):
             yield from _by_framework(original)
-        yield _script(original, {"image": {"sagemaker": algorithm.get("TrainingImage", "")}})
+        yield _script(original, {"image": {"sagemaker": image_in(request)}})
     yield _image_alone(original)
 
 
@@ -139,8 +138,8 @@ def _by_drivers(original: Original, start: JsonMapping) -> Iterator[Draft]:
     The first job uses cloudtrain's launcher, which bypasses the image's toolkit as the drivers do.
     The second job uses the toolkit, because some distributions need it.
     """
-    image = mapping_at(original.request, ALGORITHM)["TrainingImage"]
-    environment: JsonObject = {"image": {"sagemaker": image}} | only(start, ["requirements"])
+    image = {"sagemaker": image_in(original.request)}
+    environment: JsonObject = {"image": image} | only(start, ["requirements"])
     for mode in ("entrypoint", "toolkit"):
         draft = _common(original, environment)
         job = draft.job
@@ -158,8 +157,7 @@ def _by_drivers(original: Original, start: JsonMapping) -> Iterator[Draft]:
 
 def _by_framework(original: Original) -> Iterator[Draft]:
     """Yield the job of a script that names its framework; nothing if its image is none of AWS's."""
-    uri = mapping_at(original.request, ALGORITHM).get("TrainingImage")
-    image = image_of_uri(uri) if isinstance(uri, str) else None
+    image = image_of_uri(image_in(original.request))
     if image is None:
         return
 
@@ -184,9 +182,9 @@ def _script(original: Original, environment: JsonObject) -> Draft:
     job["entry_point"] = parameters[PROGRAM]
 
     distribution = _distribution(Start.of(request), _gpus(request))
-    image = str(mapping_at(request, ALGORITHM).get("TrainingImage"))
     # MXNet's toolkit reads the same hyperparameter for servers of its own
-    of_mxnet = distribution.get("type") == "tensorflow" and has_other_toolkit(image)
+    has_other = has_other_toolkit(image_in(request))
+    of_mxnet = distribution.get("type") == "tensorflow" and has_other
     if distribution and not of_mxnet:
         job["distribution"] = distribution
     groups = parameters.get(GROUPS)
@@ -249,8 +247,8 @@ def _without_defaults(values: JsonMapping, model: type[Model]) -> JsonObject:
 def _image_alone(original: Original) -> Draft:
     """Return a job that runs the image's own entry point, with all hyperparameters of the
     request."""
-    image = mapping_at(original.request, ALGORITHM).get("TrainingImage")
-    draft = _common(original, {"image": {"sagemaker": image or "image-of-the-algorithm:1"}})
+    image = image_in(original.request) or "image-of-the-algorithm:1"
+    draft = _common(original, {"image": {"sagemaker": image}})
     job = draft.job
     parameters = mapping_at(original.request, PARAMETERS)
     if parameters:
@@ -438,8 +436,8 @@ def region_of(original: Original) -> str | None:
     parameters = mapping_at(original.request, PARAMETERS)
     region = own_value(parameters.get(REGION))
     region = region or original.settings.get("region")
-    if isinstance(region, str) and region:
-        return region
+    if region:
+        return str(region)
     image = _REGION.match(image_in(original.request))
     return image["region"] if image else None
 
@@ -447,6 +445,6 @@ def region_of(original: Original) -> str | None:
 def code_uri(request: JsonMapping) -> str | None:
     """Return the location of the request's code; None if the request does not name one."""
     submit_directory = own_value(mapping_at(request, PARAMETERS).get(SUBMIT_DIRECTORY))
-    if isinstance(submit_directory, str) and submit_directory.startswith("s3://"):
-        return submit_directory
+    if str(submit_directory).startswith("s3://"):
+        return str(submit_directory)
     return place_of(request, CODE) or None

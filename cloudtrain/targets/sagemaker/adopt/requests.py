@@ -362,7 +362,7 @@ def _original(
     kind: str,
     folder: str | None,
     *,
-    lost: Mapping[str, str] | None = None,
+    lost: Mapping[str, str] = {},
     arn: object = None,
 ) -> Original:
     """Return a request or job description as an original, without the fields that only a
@@ -380,7 +380,7 @@ def _original(
                 replaced[f"{section}.{name}"] = "the SDK or the service adds it"
             request[section] = without(request[section], others)
 
-    reasons = dict(lost or {})
+    reasons = dict(lost)
     for wrong in violations(request):
         if wrong.kind == "type" and wrong.hint in ("write a mapping", "write a list"):
             raise UsageError(

@@ -19,7 +19,7 @@ from cloudtrain.documents.archives import archive_of, files_of
 from cloudtrain.rules.engine import text_at
 from cloudtrain.runtime.sagemaker_launcher.arguments import text_of
 from cloudtrain.targets.common.services import own_value
-from cloudtrain.targets.sagemaker.export.distributions import SDK_TABLES, StartedScript, start_of
+from cloudtrain.targets.sagemaker.export.distributions import SDK_TABLES, start_of
 from cloudtrain.targets.sagemaker.fields import ALGORITHM, CHANNELS, MACHINES, PARAMETERS
 from cloudtrain.targets.sagemaker.reading import instances_in
 from cloudtrain.targets.sagemaker.request import (
@@ -140,7 +140,7 @@ def _start(launcher: str, *, processes: int | None, **details: Any) -> JsonObjec
 def started_by_us(request: JsonMapping, region: str) -> JsonObject | None:
     """Return what cloudtrain's request starts, in the form of `started_by_drivers`; None if the
     request has no code."""
-    start: StartedScript | None = start_of(dict(request), region)
+    start = start_of(dict(request), region)
     if start is None:
         return None
     arguments = {}

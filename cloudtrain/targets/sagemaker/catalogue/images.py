@@ -500,11 +500,10 @@ def _row(query: _Query, version: str | None, base: str | None) -> ImageEntry:
     if version is None:  # the newest in the region that has the wanted Python, or else the newest
         here = [row for row in released if query.region in row.accounts] or released
         fitting = [row for row in here if query.python in (None, *row.python)] or here
-        whole: str | None = newest(row.version for row in fitting)
+        whole = newest(row.version for row in fitting)
     else:
-        whole = whole_version(version, [row.version for row in candidates])
-    if whole is None:
-        _unknown_version(query, version or "", [row.version for row in released])
+        known = whole_version(version, [row.version for row in candidates])
+        whole = known or _unknown_version(query, version, [row.version for row in released])
     of_version = [row for row in candidates if row.version == whole]
     return _pick_base(query, of_version, base)
 
@@ -621,18 +620,15 @@ def _smp2_image(query: _Query, version: str | None, instance: str) -> Image:
     # the library's version by that of PyTorch; the SDK accepts both
     aliases = tables()["smp_aliases"]
     real = smp_versions()
-    whole: str | None = newest(real)
+    whole = newest(real)
     if version is not None:
-        whole = whole_version(version, real)
-        whole = whole or whole_version(version, [*by_version, *aliases])
-    if whole is None:
-        _unknown_version(query, version or "", real)
+        known = whole_version(version, real) or whole_version(version, [*by_version, *aliases])
+        whole = known or _unknown_version(query, version, real)
 
     row = by_version[aliases.get(whole, whole)]
     python = _chosen_python(query, row, whole)
     cuda = _smp2_cuda(whole, instance)
     address = _address(query, row, f"{whole}-gpu-{python}-{cuda}")
-    assert address[1] == SMP2_REPOSITORY
     return describe_image("pytorch", whole, python, "gpu", address)
 
 

@@ -241,25 +241,20 @@ def members_of(operation: str) -> tuple[str, ...]:
 def _describe(instance: InstanceType) -> list[tuple[str, str]]:
     """Return labelled facts: the local disk, the toolkit's EFA variables, and which sources list
     the type for SMDDP."""
-    variables: list[str] = []
-    if instance.efa_in_toolkit:
-        variables.append("FI_PROVIDER=efa")
-    if instance.rdma_in_toolkit:
-        variables.append("FI_EFA_USE_DEVICE_RDMA=1")
-    names: list[str] = []
-    if instance.smddp:
-        names.append("AWS's documentation")
-    if instance.smddp_in_sdk:
-        names.append("SDK v2")
-
+    variables = {
+        "FI_PROVIDER=efa": instance.efa_in_toolkit,
+        "FI_EFA_USE_DEVICE_RDMA=1": instance.rdma_in_toolkit,
+    }
+    sources = {"AWS's documentation": instance.smddp, "SDK v2": instance.smddp_in_sdk}
     disk = f"{instance.nvme_gb} GB NVMe" if instance.nvme_gb else "none"
-    toolkit = "sets no EFA variable"
-    if variables:
-        toolkit = f"sets {' and '.join(variables)}"
-    smddp = "named neither by AWS's documentation nor by SDK v2"
-    if names:
-        smddp = f"named by {' and '.join(names)}"
-    return [("local disk", disk), ("toolkit 5.1.4", toolkit), ("SMDDP", smddp)]
+    toolkit = " and ".join(filter(variables.get, variables)) or "no EFA variable"
+    names = " and ".join(filter(sources.get, sources))
+    smddp = f"by {names}" if names else "neither by AWS's documentation nor by SDK v2"
+    return [
+        ("local disk", disk),
+        ("toolkit 5.1.4", f"sets {toolkit}"),
+        ("SMDDP", f"named {smddp}"),
+    ]
 
 
 TABLE = InstanceTable(DATA / "instances.csv", prefix="ml.", fabric="efa", describe=_describe)

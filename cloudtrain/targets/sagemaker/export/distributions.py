@@ -502,10 +502,7 @@ def _by_our_launcher(request: JsonObject) -> StartedScript | None:
         archive=code["DataSource"]["S3DataSource"]["S3Uri"],
         channels=list(channels.values()),
         hyperparameters=without(request[PARAMETERS], {LAUNCH_KEY}),
-        entry_point=launch.get("entry_point"),
-        command=launch.get("command"),
         processes=launch.get("processes_per_instance"),
-        mpi_options=launch.get("mpi_options", ""),
-        requirements=launch.get("requirements"),
         groups=tuple(launch.get("instance_groups", ())),
+        **only(launch, ("entry_point", "command", "mpi_options", "requirements")),
     )

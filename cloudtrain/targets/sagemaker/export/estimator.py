@@ -73,9 +73,7 @@ def version_arguments(
     """Return the version arguments for which the SDK chooses exactly the image `uri`; None if there
     are none."""
     image = image_of_uri(uri)
-    if image is None or image.sdk != 2:
-        return None
-    if image.device == "neuron" or not image.python:
+    if image is None or image.sdk != 2 or image.device == "neuron" or not image.python:
         return None
     library = distribution.get("smdistributed", {})
     smp2 = "torch_distributed" in distribution and "modelparallel" in library

@@ -225,8 +225,8 @@ def _efa(setup: HostSetup, instance_type: str, *, provider: bool) -> tuple[str, 
     return _export_options(*variables)
 
 
-def _parameters(setup: HostSetup) -> JsonObject | None:
-    """Return the model-parallel library's parameters; None if the job does not use this library.
+def _parameters(setup: HostSetup) -> JsonObject:
+    """Return the model-parallel library's parameters; empty if the job does not use this library.
 
     They come from the hyperparameter `mp_parameters`, or else from the variable
     SM_HP_MP_PARAMETERS.
@@ -235,16 +235,14 @@ def _parameters(setup: HostSetup) -> JsonObject | None:
     if MODEL_PARALLEL not in setup.start.parameters:
         variables = decode_hyperparameters(setup.given)
         parameters = variables.get(f"SM_HP_{MODEL_PARALLEL.upper()}")
-    return parameters if isinstance(parameters, dict) and parameters else None
+    return parameters if isinstance(parameters, dict) else {}
 
 
 def _model_parallel(setup: HostSetup) -> tuple[str, ...]:
     """Return mpirun's options for the model-parallel library; empty unless the job uses it with
     PyTorch."""
     version = setup.container.torch
-    if version is None or setup.start.framework != "pytorch":
-        return ()
-    if _parameters(setup) is None:
+    if version is None or setup.start.framework != "pytorch" or not _parameters(setup):
         return ()
     major = int(version.partition(".")[0])
     algorithm = ("NCCL_ALGO=ring",) if major > 1 else ()
@@ -254,7 +252,7 @@ def _model_parallel(setup: HostSetup) -> tuple[str, ...]:
 def _model_parallel_wrapper(setup: HostSetup) -> tuple[str, ...]:
     """Return the model-parallel library's wrapper of the script; empty if the job has none."""
     parameters = _parameters(setup)
-    if parameters is None or not setup.container.smddpmprun:
+    if not parameters or not setup.container.smddpmprun:
         return ()
     if parameters.get("ddp_dist_backend", "auto") != "auto":
         return ()
