@@ -75,9 +75,8 @@ def resolve_hyperparameters(hyperparameters: JsonMapping, paths: Mapping[str, st
 
 def has_bare_flags(job: TrainingJob) -> bool:
     """Return whether a hyperparameter is written as a flag without a value."""
-    if not job.bare_flags:
-        return False
-    return any(isinstance(value, bool) for value in job.hyperparameters.values())
+    has_flags = any(isinstance(value, bool) for value in job.hyperparameters.values())
+    return job.bare_flags and has_flags
 
 
 def arguments_of(job: TrainingJob, paths: Mapping[str, str]) -> list[str]:

@@ -80,16 +80,10 @@ def local_size(job: TrainingJob, target: LocalSettings, machine: Machine) -> Job
     full_size = requested_size(job, machine, target.emulate)
     capacity = machine.gpus or machine.cpus
 
-    if target.instance_count is not None:
-        instances = target.instance_count
-    else:
-        room = max(1, capacity // (target.processes_per_instance or 1))
-        instances = min(full_size.instances, room)
-
-    if target.processes_per_instance is not None:
-        processes = target.processes_per_instance
-    else:
-        processes = min(full_size.processes_per_instance, max(1, capacity // instances))
+    room = max(1, capacity // (target.processes_per_instance or 1))
+    instances = target.instance_count or min(full_size.instances, room)
+    room = max(1, capacity // instances)
+    processes = target.processes_per_instance or min(full_size.processes_per_instance, room)
     return JobSize(instances, processes)
 
 

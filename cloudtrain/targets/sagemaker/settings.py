@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 from urllib.parse import quote, unquote
 
 from pydantic import Field
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 CHECKPOINT_PATH = r"/[A-Za-z0-9_./-]+"
 """Matches absolute paths without characters that a shell would interpret."""
+
+
+Switch = Annotated[bool, Field(strict=True)]
+"""`true` or `false`, and no word such as `yes`."""
 
 
 class MonitoringRule(Model):
@@ -88,7 +92,7 @@ class SageMaker(TargetSettings):
     """Keys of uploads and outputs start with this prefix."""
     output: str | None = None
     """`s3://` URI of the folder for models and outputs. Default: `s3://BUCKET/PREFIX/output`."""
-    compress_output: bool = Field(default=True, strict=True)
+    compress_output: Switch = True
     """False: the service keeps the model as files instead of one `model.tar.gz`."""
     launch: Literal["auto", "toolkit", "entrypoint"] = "auto"
     """What starts the processes: the container's training toolkit, or cloudtrain's launcher
@@ -97,8 +101,8 @@ class SageMaker(TargetSettings):
     security_group_ids: tuple[str, ...] = ()
     volume_kms_key: str | None = None
     output_kms_key: str | None = None
-    network_isolation: bool = Field(default=False, strict=True)
-    encrypt_inter_container_traffic: bool = Field(default=False, strict=True)
+    network_isolation: Switch = False
+    encrypt_inter_container_traffic: Switch = False
     keep_alive: Duration | None = None
     """Warm pool: how long instances wait for the next job (at most 6h)."""
     max_retries: int | None = Field(default=None, ge=1, le=30, strict=True)
@@ -106,10 +110,10 @@ class SageMaker(TargetSettings):
     max_pending: Duration | None = None
     training_plan: str | None = None
     """ARN of a training plan."""
-    remote_debug: bool = Field(default=False, strict=True)
-    infra_check: bool = Field(default=False, strict=True)
+    remote_debug: Switch = False
+    infra_check: Switch = False
     """Test the health of instances and their network before the job starts."""
-    profiler: bool = Field(default=False, strict=True)
+    profiler: Switch = False
     profiler_output: str | None = None
     """`s3://` URI of the profiler's output. Default: the job's output folder."""
     profiler_interval: int | None = Field(default=None, ge=1, strict=True)
@@ -117,7 +121,7 @@ class SageMaker(TargetSettings):
     profiler_parameters: dict[str, str] = Field(default_factory=dict)
     """`ProfilingParameters`, as the service writes them."""
     profiler_rules: tuple[MonitoringRule, ...] = ()
-    debugger: bool = Field(default=False, strict=True)
+    debugger: Switch = False
     debugger_output: str | None = None
     """`s3://` URI of the debugger's output. Default: the job's output folder."""
     debugger_path: str | None = None
@@ -145,7 +149,7 @@ class SageMaker(TargetSettings):
     """Default: `/opt/ml/output/tensorboard`."""
     checkpoint_path: str | None = None
     """The folder of checkpoints in the container. Default: `/opt/ml/checkpoints`."""
-    session_tags: bool = Field(default=False, strict=True)
+    session_tags: Switch = False
     """Pass the tags of your own AWS session to the job's session (`SessionChainingConfig`)."""
     input_mode: Literal["download", "mount", "pipe"] = "download"
     """Input mode of the whole job in the request; each input has its own `mode`."""

@@ -27,6 +27,7 @@ from cloudtrain.targets.sagemaker.adopt.trainers import (
     START,
     WHY_STARTED,
     Changed,
+    Objects,
     below,
     code_of,
     covers,
@@ -76,8 +77,8 @@ from cloudtrain.targets.sagemaker.settings import (
 )
 
 
-def with_code(original: Original, objects: Mapping[str, bytes]) -> tuple[Original, bytes | None]:
-    """Return the job and its code, read from S3 objects (content by address).
+def with_code(original: Original, objects: Objects) -> tuple[Original, bytes | None]:
+    """Return the job and its code, read from S3 objects.
 
     If version 3's drivers start the job, the returned job also describes the program that they
     start. The code is None if `objects` lack it, or if a driver is missing or changed.
@@ -100,9 +101,9 @@ _WRITTEN = re.compile(r'"S3OutputPath": "[^"]*"')
 """Matches the places in a request that the job writes to, and does not read."""
 
 
-def with_uploads(original: Original, objects: Mapping[str, bytes]) -> Original:
-    """Return the job with the uploads of its script, `objects` (content by address), besides its
-    code. Uploads that the job reads and that no input can hold are lost."""
+def with_uploads(original: Original, objects: Objects) -> Original:
+    """Return the job with the uploads of its script, `objects`, besides its code. Uploads that the
+    job reads and that no input can hold are lost."""
     request = original.request
     code = [code_uri(request) or ""]
     if is_trainer(request):
@@ -242,7 +243,7 @@ class SageMakerAdopter:
         yield ".config/sagemaker/config.yaml", clean, what
 
     def captured(
-        self, record: JsonMapping, uploads: Mapping[str, bytes]
+        self, record: JsonMapping, uploads: Objects
     ) -> tuple[list[Original], bytes | None]:
         """Return the jobs of a script, and their code. If the script asked AWS for its account
         number, the hook answered with a placeholder. The account number of the job's role replaces

@@ -82,6 +82,10 @@ _ONLY_THERE = re.compile(
 """Matches the variables and the code folder that a script gets only from version 3's drivers."""
 
 
+Objects = Mapping[str, bytes]
+"""What a script uploads to S3: maps addresses, or paths below one, to contents."""
+
+
 class Changed(Exception):
     """A driver differs from the SDK's, so cloudtrain cannot know what the driver starts."""
 
@@ -91,7 +95,7 @@ def is_trainer(request: JsonMapping) -> bool:
     return any(row.get("ChannelName") == DRIVERS for row in request.get(CHANNELS, ()))
 
 
-def started_by_drivers(request: JsonMapping, uploads: Mapping[str, bytes]) -> JsonObject:
+def started_by_drivers(request: JsonMapping, uploads: Objects) -> JsonObject:
     """Return the launcher, script and arguments that the uploaded drivers of version 3 start.
     Raises `Changed`."""
     if only(request.get(ALGORITHM, {}), _ENTRYPOINT) != _ENTRYPOINT:
@@ -189,7 +193,7 @@ def idle_instances(start: JsonMapping, request: JsonMapping) -> dict[str, str]:
     return {f"{START}.processes": why}
 
 
-def code_of(request: JsonMapping, uploads: Mapping[str, bytes]) -> bytes | None:
+def code_of(request: JsonMapping, uploads: Objects) -> bytes | None:
     """Return the uploaded code as an archive; None if the script has uploaded no code."""
     files = below(place_of(request, CODE), uploads)
     if len(files) == 1:
@@ -260,7 +264,7 @@ def covers(address: str, place: str) -> bool:
     return place == address or place.startswith(f"{address.rstrip('/')}/")
 
 
-def below(address: str, uploads: Mapping[str, bytes]) -> dict[str, bytes]:
+def below(address: str, uploads: Objects) -> dict[str, bytes]:
     """Return the uploads to an address by their paths below it; empty without an address."""
     files: dict[str, bytes] = {}
     length = len(address.rstrip("/")) + 1
@@ -285,7 +289,7 @@ def _hash_of(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _refuse_unknown(files: Mapping[str, bytes]) -> None:
+def _refuse_unknown(files: Objects) -> None:
     """Raise `Changed` for a driver that is none of the SDK's. Files of the job itself are left
     out."""
     files_of_job = ("sm_train.sh", "sourcecode.json", "distributed.json")
@@ -297,7 +301,7 @@ def _refuse_unknown(files: Mapping[str, bytes]) -> None:
             raise Changed(f"`{DRIVERS}/{name}` is none of the SDK's drivers that cloudtrain knows")
 
 
-def _read_train_script(files: Mapping[str, bytes]) -> JsonObject:
+def _read_train_script(files: Objects) -> JsonObject:
     """Return what `sm_train.sh` starts: `driver` or `command`, and `requirements`. Raises `Changed`
     for a script that is not made from the SDK's template."""
     text = files.get("sm_train.sh", b"").decode(errors="replace")
@@ -315,7 +319,7 @@ def _read_train_script(files: Mapping[str, bytes]) -> JsonObject:
     return without_nulls(fields)
 
 
-def _json(files: Mapping[str, bytes], name: str) -> JsonObject:
+def _json(files: Objects, name: str) -> JsonObject:
     """Return the mapping in a JSON file; empty without the file. Raises `Changed`."""
     content = own_value(files.get(name, b"{}").decode(errors="replace"))
     if not isinstance(content, dict):
