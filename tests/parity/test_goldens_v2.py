@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cloudtrain.targets.common.export import build, python_code
-from cloudtrain.targets.sagemaker.export.estimator import estimator_program
+from cloudtrain.targets.sagemaker.export.exports import estimator_program
 from tests.parity.conftest import LOOKUPS, Sent
 from tests.parity.wire import Wire
 

@@ -15,7 +15,7 @@ import pytest
 from cloudtrain.errors import TargetError
 from cloudtrain.plans.plan import Plan
 from cloudtrain.targets.sagemaker.export.distributions import KEYS
-from cloudtrain.targets.sagemaker.export.trainer import DIFFERENCES, WITH_DRIVERS
+from cloudtrain.targets.sagemaker.export.exports import DIFFERENCES, WITH_DRIVERS
 from tests.parity.conftest import LOOKUPS, session_of
 from tests.parity.jobs import CASES, Case, machine, plan_of
 from tests.parity.wire import Wire

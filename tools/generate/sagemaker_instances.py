@@ -24,7 +24,7 @@ import sagemaker_instance_facts as facts
 from written import write_or_check
 
 from cloudtrain.machines.table import COLUMNS
-from cloudtrain.targets.sagemaker.catalogue.contents import ImageContents
+from cloudtrain.targets.sagemaker.catalogue.images import ImageContents
 from cloudtrain.targets.sagemaker.catalogue.shapes import DATA
 
 TABLE = DATA / "instances.csv"

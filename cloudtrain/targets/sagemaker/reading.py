@@ -45,8 +45,14 @@ from cloudtrain.runtime.sagemaker_launcher.arguments import (
     decode_hyperparameters,
 )
 from cloudtrain.targets.sagemaker import request as keys
-from cloudtrain.targets.sagemaker.catalogue.contents import Framework, ImageContents, contents_of
-from cloudtrain.targets.sagemaker.catalogue.images import Image, has_other_toolkit, image_of_uri
+from cloudtrain.targets.sagemaker.catalogue.images import (
+    Framework,
+    Image,
+    ImageContents,
+    contents_of,
+    has_other_toolkit,
+    image_of_uri,
+)
 from cloudtrain.targets.sagemaker.fields import (
     ALGORITHM,
     CHANNELS,

@@ -55,14 +55,14 @@ class SageMakerTarget(Target):
         "capacity": f"{_HERE}.service.service:CAPACITY",
         "table": f"{_HERE}.catalogue.shapes:TABLE",
         "forms": f"{_HERE}.plan:forms_of",
-        "export": f"{_HERE}.export.trainer:SageMakerExports",
+        "export": f"{_HERE}.export.exports:SageMakerExports",
         "data": f"{_HERE}.compile.places:data_place",
         "contents": f"{_HERE}.compile.machines:contents_before",
         "emulate": f"{_HERE}.emulate:compile_as_sagemaker",
         "sweep": f"{_HERE}.compile.sweep:compile_tuning",
         "tuner": f"{_HERE}.service.tuning:SageMakerTuner",
         "adopt": f"{_HERE}.adopt.scripts:SageMakerAdopter",
-        "sent_files": f"{_HERE}.adopt.code_files:sent_files",
+        "sent_files": f"{_HERE}.adopt.trainers:sent_files",
         "fetch": f"{_HERE}.service.tuning:fetch_original",
     }
 

@@ -58,7 +58,7 @@ def data(tmp_path: Path) -> Path:
 @pytest.mark.torch
 def test_digits_ddp_on_two_hosts(place: Place) -> None:
     """The bundled job trains on two emulated hosts, and its processes live in the environment of the launch view."""
-    from cloudtrain.targets.sagemaker.catalogue.contents import ImageContents
+    from cloudtrain.targets.sagemaker.catalogue.images import ImageContents
     from cloudtrain.targets.sagemaker.launch.commands import command
     from cloudtrain.targets.sagemaker.launch.container import HostSetup, environment
     from cloudtrain.targets.sagemaker.request import hosts

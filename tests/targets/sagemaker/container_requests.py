@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from cloudtrain.targets.sagemaker.catalogue.contents import ImageContents
+from cloudtrain.targets.sagemaker.catalogue.images import ImageContents
 from cloudtrain.targets.sagemaker.request import Host, hosts
 
 GOLDEN = Path(__file__).parents[2] / "golden"

@@ -16,7 +16,7 @@ from cloudtrain.plans.plan import Plan
 from cloudtrain.plans.processes import Process
 from cloudtrain.runtime.environment import detect_environment, sagemaker_place
 from cloudtrain.runtime.sagemaker_launcher import CONTAINER_ENTRYPOINT
-from cloudtrain.targets.sagemaker.catalogue.contents import ImageContents
+from cloudtrain.targets.sagemaker.catalogue.images import ImageContents
 from cloudtrain.targets.sagemaker.launch import processes
 from cloudtrain.targets.sagemaker.launch.commands import command
 from cloudtrain.targets.sagemaker.launch.container import HostSetup

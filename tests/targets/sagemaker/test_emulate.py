@@ -18,10 +18,9 @@ from cloudtrain.system.plugins import pip_line
 from cloudtrain.targets.common.launch import LocalAccount
 from cloudtrain.targets.common.scaling import scaled_job
 from cloudtrain.targets.local.compile import compile_local
-from cloudtrain.targets.sagemaker.catalogue.contents import ImageContents
+from cloudtrain.targets.sagemaker.catalogue.images import ImageContents
 from cloudtrain.targets.sagemaker.compile.training import compile_sagemaker
-from cloudtrain.targets.sagemaker.emulate import ACCOUNT
-from cloudtrain.targets.sagemaker.emulate_stage import relocate_request, relocate_text
+from cloudtrain.targets.sagemaker.emulate import ACCOUNT, relocate_request, relocate_text
 from cloudtrain.targets.sagemaker.launch.commands import command
 from cloudtrain.targets.sagemaker.launch.container import HostSetup, environment
 from cloudtrain.targets.sagemaker.request import files as container_files

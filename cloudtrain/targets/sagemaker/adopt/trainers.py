@@ -10,14 +10,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
+from cloudtrain.code.data import files_below
 from cloudtrain.documents.archives import archive_of, files_of
 from cloudtrain.rules.engine import text_at
 from cloudtrain.runtime.sagemaker_launcher.arguments import text_of
+from cloudtrain.targets.adoption import Original
 from cloudtrain.targets.common.services import own_value
 from cloudtrain.targets.sagemaker.export.distributions import SDK_TABLES, start_of
 from cloudtrain.targets.sagemaker.fields import ALGORITHM, CHANNELS, MACHINES, PARAMETERS
@@ -325,3 +329,23 @@ def _json(files: Objects, name: str) -> JsonObject:
     if not isinstance(content, dict):
         raise Changed(f"`{DRIVERS}/{name}` holds no configuration")
     return content
+
+
+# The files of a code folder that the SageMaker SDK sends.
+
+_IGNORED = {".env", ".git", "__pycache__", ".DS_Store", ".cache", ".ipynb_checkpoints"}
+"""The default of `ignore_patterns` in version 3 (sagemaker-train 1.27.0)."""
+
+
+def sent_files(original: Original, folder: Path) -> Iterator[str]:
+    """Yield the paths of the files that the SDK sends. Version 2 packs the whole folder, with
+    folders that are empty: their paths end with a slash."""
+    is_version_3 = is_trainer(original.request)
+    for file in files_below(folder):
+        if not is_version_3 or _IGNORED.isdisjoint(file.path.split("/")):
+            yield file.path
+
+    if not is_version_3:
+        for place, folders, names in os.walk(folder):
+            if not folders and not names:
+                yield f"{os.path.relpath(place, folder)}/"

@@ -12,7 +12,7 @@ from cloudtrain.rules.engine import mapping_at
 from cloudtrain.runtime.sagemaker_launcher import ROOT
 from cloudtrain.runtime.sagemaker_launcher.arguments import argv_of
 from cloudtrain.runtime.sagemaker_launcher.variables import text_of
-from cloudtrain.targets.sagemaker.catalogue.contents import ImageContents
+from cloudtrain.targets.sagemaker.catalogue.images import ImageContents
 from cloudtrain.targets.sagemaker.reading import TRAINING_MODULE, Start
 from cloudtrain.targets.sagemaker.request import (
     GROUPS,

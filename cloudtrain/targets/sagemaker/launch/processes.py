@@ -16,7 +16,7 @@ from cloudtrain.runtime.mpi_options import mpirun_options
 from cloudtrain.runtime.sagemaker_launcher import TRN2_CORES
 from cloudtrain.runtime.sagemaker_launcher.arguments import decode_hyperparameters
 from cloudtrain.targets.common import launchers
-from cloudtrain.targets.sagemaker.catalogue.contents import ImageContents
+from cloudtrain.targets.sagemaker.catalogue.images import ImageContents
 from cloudtrain.targets.sagemaker.launch.commands import ToolkitCommand, command
 from cloudtrain.targets.sagemaker.launch.container import (
     LONG,
