@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from textwrap import wrap
@@ -215,7 +215,7 @@ def _calls(value: object) -> Iterator[Call]:
     """Yield every call in a value, also those in the arguments of other calls."""
     if isinstance(value, Call):
         yield value
-    for _, item in _parts(value).items:
+    for _, item in _items(value):
         yield from _calls(item)
 
 
@@ -225,47 +225,55 @@ def _layout(head: str, value: object, tail: str, depth: int) -> Iterator[str]:
     `depth` is the level of indentation."""
     indent = "    " * depth
     line = f"{indent}{head}{_inline(value)}{tail}"
-    opening, items, closing = _parts(value)
-    is_long_call = depth == 0 and isinstance(value, Call) and len(items) > 2
+    items = list(_items(value))
+    is_statement = depth == 0 and isinstance(value, Call)
+    is_long_call = is_statement and len(items) > 2
     if not items or (len(line) <= WIDTH and not is_long_call):
         yield line
         return
+    opening, closing = _brackets(value)
     yield f"{indent}{head}{opening}"
     for name, item in items:
         yield from _layout(name, item, ",", depth + 1)
     yield f"{indent}{closing}{tail}"
 
 
-class _Parts(NamedTuple):
-    """The code of a value: the text before its items, what stands before each of them, and the text
-    after them. A value without items is its first text."""
+def _items(value: object) -> Iterator[tuple[str, object]]:
+    """Yield what stands before each item of a value, and the item."""
+    if isinstance(value, Call):
+        for name, argument in value.arguments.items():
+            yield f"{name}=", argument
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield f"{_inline(key)}: ", inner
+    elif isinstance(value, list):
+        for inner in value:
+            yield "", inner
 
-    opening: str
-    items: Sequence[tuple[str, object]]
-    closing: str
 
-
-def _parts(value: object) -> _Parts:
+def _brackets(value: object) -> tuple[str, str]:
+    """Return the text before and after the items of a value; all of its text before, if a value of
+    its kind has no items."""
     if isinstance(value, Call):
         module, _, name = value.name.rpartition(".")
         function = value.name if module in _WHOLE else name
-        arguments = [(f"{name}=", item) for name, item in value.arguments.items()]
-        return _Parts(f"{function}(", arguments, ")")
+        return f"{function}(", ")"
     if isinstance(value, dict):
-        return _Parts("{", [(f"{_inline(key)}: ", item) for key, item in value.items()], "}")
+        return "{", "}"
     if isinstance(value, list):
-        return _Parts("[", [("", item) for item in value], "]")
+        return "[", "]"
     if isinstance(value, Ref):
         index = "" if value.index is None else f"[{value.index}]"
-        return _Parts(f"{value.variable}{index}", (), "")
-    return _Parts(_text(value) if isinstance(value, str) else repr(value), (), "")
+        return f"{value.variable}{index}", ""
+    text = _text(value) if isinstance(value, str) else repr(value)
+    return text, ""
 
 
 def _inline(value: object) -> str:
     """Return the code for a value on one line."""
-    opening, items, closing = _parts(value)
-    texts = [f"{name}{_inline(item)}" for name, item in items]
-    return opening + ", ".join(texts) + closing
+    opening, closing = _brackets(value)
+    items = [f"{name}{_inline(item)}" for name, item in _items(value)]
+    return opening + ", ".join(items) + closing
 
 
 def _text(value: str) -> str:

@@ -145,10 +145,13 @@ def tasks(workers: int, parameter_servers: int) -> list[tuple[str, int]]:
     """Return the type and index of each task of tf.distribute in rank order: all workers; or if
     there are parameter servers, the chief, the other workers and the servers."""
     if not parameter_servers:
-        return [("worker", index) for index in range(workers)]
-    others = [("worker", index) for index in range(workers - 1)]
-    servers = [("ps", index) for index in range(parameter_servers)]
-    return [("chief", 0), *others, *servers]
+        return _numbered("worker", workers)
+    servers = _numbered("ps", parameter_servers)
+    return [("chief", 0), *_numbered("worker", workers - 1), *servers]
+
+
+def _numbered(kind: str, count: int) -> list[tuple[str, int]]:
+    return [(kind, index) for index in range(count)]
 
 
 def torchrun_ranks(

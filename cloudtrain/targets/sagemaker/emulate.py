@@ -271,7 +271,9 @@ def entrypoint_host(stage: EmulatedJob, host: Host) -> HostLaunch:
         variables = {**OPEN_MPI, **variables, "PATH": f"{folder}:{path}"}
         # behind mpirun's options: the script's interpreter with its arguments, or another program
         argv = plan.programs[0].argv
-        start = argv.index(stage.python) if stage.python in argv else len(argv) - 1
+        start = len(argv) - 1
+        if stage.python in argv:
+            start = argv.index(stage.python)
         ranks = tuple(launchers.mpirun_ranks(argv[start:], processes=count))
     if plan.endpoints:
         addresses = {endpoint: local_endpoint(endpoint) for endpoint in sorted(plan.endpoints)}
@@ -483,7 +485,11 @@ def _mpi_options(options: Sequence[str]) -> list[str]:
             slots = _slots_in(next(rest, ""))
             local += [option, f"{LOOPBACK}:{slots}"]
         elif option == "-x":
-            local += _local_export(next(rest, ""))
+            name, equals, text = next(rest, "").partition("=")
+            if text == INTERFACE:
+                text = LOOPBACK_INTERFACE
+            if name != "LD_PRELOAD":
+                local += [option, f"{name}{equals}{text}"]
         elif option == INTERFACE:
             local.append(LOOPBACK_INTERFACE)
         elif option != "--tag-output":
@@ -499,16 +505,6 @@ def _slots_in(hosts: str) -> int:
         number = host.partition(":")[2]
         slots += int(number or 1)
     return slots
-
-
-def _local_export(value: str) -> list[str]:
-    """Return mpirun's option `-x` for this machine; none for the preloaded library."""
-    name, equals, text = value.partition("=")
-    if name == "LD_PRELOAD":
-        return []
-    if text == INTERFACE:
-        value = f"{name}{equals}{LOOPBACK_INTERFACE}"
-    return ["-x", value]
 
 
 def _script(

@@ -132,7 +132,7 @@ RUN_TAG = "cloudtrain:run"
 def is_of_api(request: Mapping[str, Any]) -> bool:
     """Return whether the request is one of SageMaker's API, and not that of an emulated job."""
     names = (TRAINING.name, PROCESSING.name, "HyperParameterTuningJobName")
-    return any(name in request for name in names)
+    return not request.keys().isdisjoint(names)
 
 
 def forms_of(plan: Plan) -> dict[str, Callable[[], str]]:

@@ -285,7 +285,7 @@ def credentials_in_sight(target: SageMaker, environ: Mapping[str, str]) -> bool:
     Credentials from the metadata service of AWS machines do not count, because asking it needs the
     network.
     """
-    if target.profile or any(environ.get(name) for name in _CREDENTIALS):
+    if target.profile or any(map(environ.get, _CREDENTIALS)):
         return True
     return any(_section(file, "default") for file in _files(environ))
 

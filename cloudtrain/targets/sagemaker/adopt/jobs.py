@@ -25,7 +25,13 @@ from cloudtrain.targets.adoption import Draft, Original
 from cloudtrain.targets.common.fields import default_of
 from cloudtrain.targets.common.services import own_value
 from cloudtrain.targets.sagemaker.adopt.hook import ACCOUNT, ROLE
-from cloudtrain.targets.sagemaker.adopt.trainers import CODE, DRIVERS, draft_fields, place_of
+from cloudtrain.targets.sagemaker.adopt.trainers import (
+    CODE,
+    DRIVERS,
+    draft_fields,
+    own_values,
+    place_of,
+)
 from cloudtrain.targets.sagemaker.catalogue.images import has_other_toolkit, image_of_uri
 from cloudtrain.targets.sagemaker.compile.machines import DEFAULT_VOLUME_GIB
 from cloudtrain.targets.sagemaker.compile.places import CHECKPOINT_DIR
@@ -174,7 +180,7 @@ def _script(original: Original, environment: JsonObject) -> Draft:
     request = original.request
     draft = _common(original, environment)
     job = draft.job
-    parameters = {name: own_value(text) for name, text in mapping_at(request, PARAMETERS).items()}
+    parameters = own_values(request)
     for name, value in parameters.items():
         if name not in OF_TOOLKIT and not name.startswith(OF_SDK):
             job.setdefault("hyperparameters", {})[name] = value
@@ -232,7 +238,7 @@ def _distribution(start: Start, gpus: int | None) -> JsonObject:
 
 def _in_order(values: JsonMapping, model: type[Model]) -> JsonObject:
     """Return the values in the order of the model's fields."""
-    return {name: values[name] for name in model.model_fields if name in values}
+    return only(values, model.model_fields)
 
 
 def _without_defaults(values: JsonMapping, model: type[Model]) -> JsonObject:

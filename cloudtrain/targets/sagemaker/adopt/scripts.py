@@ -31,6 +31,7 @@ from cloudtrain.targets.sagemaker.adopt.trainers import (
     below,
     code_of,
     covers,
+    filled,
     idle_instances,
     is_trainer,
     lost_in_code,
@@ -108,7 +109,10 @@ def with_uploads(original: Original, objects: Objects) -> Original:
     code = [code_uri(request) or ""]
     if is_trainer(request):
         code += [place_of(request, CODE), place_of(request, DRIVERS)]
-    uploads = {place: objects[place] for place in sorted(objects) if not _covered(place, code)}
+    uploads = dict(sorted(objects.items()))
+    for place in objects:
+        if _covered(place, code):
+            del uploads[place]
     data_types: dict[str, Any] = {}
     for row in rows_at(request, CHANNELS):
         source = mapping_at(row, "DataSource", "S3DataSource")
@@ -129,8 +133,12 @@ def with_uploads(original: Original, objects: Objects) -> Original:
                 "the script uploads files to it, and the job does not: copy what it needs there"
             )
 
-    others = tuple(place for place in uploads if not _covered(place, addresses))
-    return replace(original, uploads=inputs, lost={**original.lost, **lost}, other_uploads=others)
+    others: list[str] = []
+    for place in uploads:
+        if not _covered(place, addresses):
+            others.append(place)
+    lost = {**original.lost, **lost}
+    return replace(original, uploads=inputs, lost=lost, other_uploads=tuple(others))
 
 
 def _covered(place: str, addresses: Iterable[str]) -> bool:
@@ -194,8 +202,7 @@ class SageMakerAdopter:
         renewed += _renew_code(form)
 
         # the service treats an empty field as missing
-        filled = {name: value for name, value in form.items() if value not in ({}, [], None)}
-        return Comparable(filled, tuple(renewed))
+        return Comparable(filled(form), tuple(renewed))
 
     def overrides(self, ours: JsonMapping, theirs: JsonMapping) -> JsonObject:
         """Return the overrides that turn `ours` into `theirs`. None of them removes the run's tag

@@ -19,7 +19,7 @@ from typing import Any
 
 from cloudtrain.code.data import files_below
 from cloudtrain.documents.archives import archive_of, files_of
-from cloudtrain.rules.engine import text_at
+from cloudtrain.rules.engine import mapping_at, text_at
 from cloudtrain.runtime.sagemaker_launcher.arguments import text_of
 from cloudtrain.targets.adoption import Original
 from cloudtrain.targets.common.services import own_value
@@ -116,7 +116,7 @@ def started_by_drivers(request: JsonMapping, uploads: Objects) -> JsonObject:
         entry_point = source.get("entry_script")
     _refuse_unknown(files)
 
-    values = {name: own_value(text) for name, text in request.get(PARAMETERS, {}).items()}
+    values = own_values(request)
     model_parallel = values.pop(MODEL_PARALLEL, None)
     return _start(
         launcher,
@@ -130,6 +130,12 @@ def started_by_drivers(request: JsonMapping, uploads: Objects) -> JsonObject:
     )
 
 
+def own_values(request: JsonMapping) -> JsonObject:
+    """Return the values that the hyperparameters of a request stand for."""
+    texts = mapping_at(request, PARAMETERS)
+    return {name: own_value(text) for name, text in texts.items()}
+
+
 def _argument(value: Any) -> str:
     """Return a hyperparameter as version 3's drivers pass it to the script."""
     decoded = own_value(value)
@@ -141,7 +147,11 @@ def _start(launcher: str, *, processes: int | None, **details: Any) -> JsonObjec
     count = None
     if launcher in ("torchrun", "mpirun"):
         count = processes or "one for each GPU"
-    fields = {"launcher": launcher, "processes": count, **details}
+    return filled({"launcher": launcher, "processes": count, **details})
+
+
+def filled(fields: JsonMapping) -> JsonObject:
+    """Return the fields that are not empty."""
     return {name: value for name, value in fields.items() if value not in (None, [], {})}
 
 

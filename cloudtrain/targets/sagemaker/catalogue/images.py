@@ -332,7 +332,8 @@ def image_of_uri(uri: str) -> Image | None:
         return None
     repository = match["repository"]
     account = match["account"]
-    if account and not any(account in table.values() for table in registries()):
+    is_of_aws = any(account in table.values() for table in registries())
+    if account and not is_of_aws:
         return None
     framework: str
     framework, device = facts()["repositories"][repository]
@@ -356,7 +357,7 @@ def image_of_uri(uri: str) -> Image | None:
         version = named[1]
     # the SDK copies a short version such as `1.13` into the tag, and AWS moves that tag to the
     # newest patch release
-    version = whole_version(version, [row.version for row in entries]) or version
+    version = whole_version(version, _versions_of(entries)) or version
 
     python = next((word for word in words if re.fullmatch(r"py\d+", word)), "")
     if not python:
@@ -387,8 +388,15 @@ _TOO_NEW_FOR_P2 = {"pytorch": (1, 13), "tensorflow": (2, 12)}
 def versions(framework: str, device: str | None = None) -> tuple[str, ...]:
     """Return the versions of a framework that have an image for `device`, or for any device, oldest
     first."""
-    fitting = [row for row in rows(framework) if device in (None, *row.devices)]
-    return tuple(dict.fromkeys(row.version for row in fitting))
+    found: dict[str, None] = {}
+    for row in rows(framework):
+        if device is None or device in row.devices:
+            found[row.version] = None
+    return tuple(found)
+
+
+def _versions_of(entries: Iterable[ImageEntry]) -> list[str]:
+    return [entry.version for entry in entries]
 
 
 def patched_instead(image: Image, today: str) -> dict[str, str]:
@@ -514,10 +522,10 @@ def _row(query: _Query, version: str | None, base: str | None) -> ImageEntry:
     if version is None:  # the newest in the region that has the wanted Python, or else the newest
         here = [row for row in released if query.region in row.accounts] or released
         fitting = [row for row in here if query.python in (None, *row.python)] or here
-        whole = newest(row.version for row in fitting)
+        whole = newest(_versions_of(fitting))
     else:
-        known = whole_version(version, [row.version for row in candidates])
-        whole = known or _unknown_version(query, version, [row.version for row in released])
+        known = whole_version(version, _versions_of(candidates))
+        whole = known or _unknown_version(query, version, _versions_of(released))
     of_version = [row for row in candidates if row.version == whole]
     return _pick_base(query, of_version, base)
 
@@ -573,7 +581,8 @@ def _chosen_python(query: _Query, row: ImageEntry, version: str | None = None) -
 def _python_version(tag: str) -> str:
     """Return `3.12` for `py312`, and `3` for `py3`; empty for an empty tag."""
     digits = tag.removeprefix("py")
-    return f"{digits[:1]}.{digits[1:]}".strip(".")
+    version = f"{digits[:1]}.{digits[1:]}"
+    return version.strip(".")
 
 
 def _older_suffix(

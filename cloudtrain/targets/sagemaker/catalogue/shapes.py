@@ -212,11 +212,14 @@ def _check_bounds(
     """Yield a violation if the number, which is a value or its length, is out of bounds."""
     least = shape.get("min", number)
     most = shape.get("max", number)
+    if least <= number <= most:
+        return
+    fact = f"{of_what}{_title(path)} is {number:,}"
     if number < least:
-        message = f"{of_what}{_title(path)} is {number:,}, and the service takes at least {least:,}"
+        message = f"{fact}, and the service takes at least {least:,}"
         yield ShapeViolation(path, message, f"use at least {least}", "min")
-    if number > most:
-        message = f"{of_what}{_title(path)} is {number:,}, and the service takes at most {most:,}"
+    else:
+        message = f"{fact}, and the service takes at most {most:,}"
         yield ShapeViolation(path, message, f"use at most {most}", "max")
 
 

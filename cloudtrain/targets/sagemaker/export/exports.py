@@ -132,7 +132,9 @@ def version_arguments(
     """Return the version arguments for which the SDK chooses exactly the image `uri`; None if there
     are none."""
     image = image_of_uri(uri)
-    if image is None or image.sdk != 2 or image.device == "neuron" or not image.python:
+    if image is None or image.sdk != 2:
+        return None
+    if image.device == "neuron" or not image.python:
         return None
     library = distribution.get("smdistributed", {})
     smp2 = "torch_distributed" in distribution and "modelparallel" in library
@@ -587,7 +589,7 @@ def trainer_program(request: JsonObject, region: str, profile: str | None = None
             "trainer": Call("sagemaker.train.model_trainer.ModelTrainer", arguments),
         },
         "train",
-        {"input_data_config": [_shape(f"{_SHAPES}.Channel", channel) for channel in channels]},
+        {"input_data_config": _shapes("Channel", channels)},
         EXTRA,
         tuple(_notes(by_drivers, request)),
         tuple(steps),
@@ -653,7 +655,7 @@ def _arguments(fields: Fields, base_name: str) -> JsonObject:
     for flag in (ISOLATION, ENCRYPTION):  # sent only if true
         if fields.take_if(flag, True):
             network.arguments[snake_case(flag)] = True
-    tags = [_shape(f"{_SHAPES}.Tag", tag) for tag in fields.take(TAGS, [])]
+    tags = _shapes("Tag", fields.take(TAGS, []))
     arguments: JsonObject = {
         "role": fields.take(ROLE),
         "base_job_name": base_name,
@@ -713,7 +715,7 @@ def _steps(fields: Fields) -> list[tuple[str, JsonObject]]:
             steps.append((f"with_{argument}", {argument: shape}))
     metrics = fields.take(METRICS)
     if metrics is not None:
-        shapes = [_shape(f"{_SHAPES}.MetricDefinition", metric) for metric in metrics]
+        shapes = _shapes("MetricDefinition", metrics)
         steps.append(("with_metric_definitions", {"metric_definitions": shapes}))
     return steps
 
@@ -730,10 +732,13 @@ def _value(key: str, value: Any) -> Any:
     nested = SDK_TABLES["nested"].get(key)
     if nested is None:
         return value
-    name = f"{_SHAPES}.{nested}"
-    if isinstance(value, list):
-        return [_shape(name, item) for item in value]
-    return _shape(name, value)
+    return (
+        _shapes(nested, value) if isinstance(value, list) else _shape(f"{_SHAPES}.{nested}", value)
+    )
+
+
+def _shapes(name: str, values: list[JsonObject]) -> list[Call]:
+    return [_shape(f"{_SHAPES}.{name}", value) for value in values]
 
 
 # The exports of a plan: objects and code of the SDK, and the format of the AWS command line.

@@ -13,6 +13,7 @@ from cloudtrain.targets.sagemaker.launch.container import (
     HOSTNAME_SHIM,
     MASTER_PORT,
     HostSetup,
+    addresses,
     script_variables,
     server_cluster,
 )
@@ -72,7 +73,7 @@ def _mpi(setup: HostSetup) -> ToolkitCommand:
 
     names = hosts
     if slots != 1 or is_text:
-        names = [f"{host}:{slots}" for host in hosts]
+        names = addresses(hosts, slots)
 
     debug, more = split_options(settings.get(MPI_OPTIONS) or "")
     credentials = [name for name in _CREDENTIALS if name in setup.given]
@@ -117,7 +118,7 @@ def _smddp(setup: HostSetup) -> ToolkitCommand:
     cluster = "SINGLENODE"
     server: tuple[str, ...] = ()
     if len(hosts) > 1:
-        names = [f"{host}:{slots}" for host in hosts]
+        names = addresses(hosts, slots)
         cluster = "HOMOGENEOUS"
         server = (
             f"SMDATAPARALLEL_SERVER_ADDR={setup.master}",
@@ -242,7 +243,9 @@ def _model_parallel(setup: HostSetup) -> tuple[str, ...]:
     """Return mpirun's options for the model-parallel library; empty unless the job uses it with
     PyTorch."""
     version = setup.container.torch
-    if version is None or setup.start.framework != "pytorch" or not _parameters(setup):
+    if version is None or setup.start.framework != "pytorch":
+        return ()
+    if not _parameters(setup):
         return ()
     major = int(version.partition(".")[0])
     algorithm = ("NCCL_ALGO=ring",) if major > 1 else ()

@@ -173,20 +173,21 @@ def _cluster_text(hosts: tuple[str, ...], serves: bool) -> str:
     servers."""
     if serves:
         return json.dumps(server_cluster(hosts))
-    return json.dumps({"worker": _addresses(hosts, MIRRORED_PORT)})
+    return json.dumps({"worker": addresses(hosts, MIRRORED_PORT)})
 
 
 def server_cluster(hosts: Sequence[str]) -> dict[str, list[str]]:
     """Return the cluster with parameter servers: the first host is master, and every host has a
     parameter server."""
-    cluster = {"master": _addresses(hosts[:1], TASK_PORT)}
+    cluster = {"master": addresses(hosts[:1], TASK_PORT)}
     if len(hosts) > 1:
-        cluster["ps"] = _addresses(hosts, SERVER_PORT)
-        cluster["worker"] = _addresses(hosts[1:], TASK_PORT)
+        cluster["ps"] = addresses(hosts, SERVER_PORT)
+        cluster["worker"] = addresses(hosts[1:], TASK_PORT)
     return cluster
 
 
-def _addresses(hosts: Sequence[str], port: int) -> list[str]:
+def addresses(hosts: Sequence[str], port: int) -> list[str]:
+    """Return the hosts, each with a number: its port, or its slots for mpirun."""
     return [f"{host}:{port}" for host in hosts]
 
 

@@ -34,6 +34,7 @@ from cloudtrain.targets.sagemaker.request import (
     hyperparameters_file,
     input_data_config,
     is_entrypoint,
+    only,
     resource_config,
 )
 
@@ -109,7 +110,8 @@ def _process(
     """Return a process that a host starts, without the variables in `LONG`."""
     for name in LONG:
         env.pop(name, None)
-    return Process(host.index, role, argv, env, rank, None if rank is None else 0)
+    local_rank = None if rank is None else 0
+    return Process(host.index, role, argv, env, rank, local_rank)
 
 
 class _HostCommand(NamedTuple):
@@ -402,7 +404,7 @@ def _own_launcher_ranks(
             instance_count=len(where),
             processes_per_instance=count,
             where=where,
-            env={name: plan.environment[name] for name in ("MASTER_ADDR", "MASTER_PORT")},
+            env=only(plan.environment, ("MASTER_ADDR", "MASTER_PORT")),
         )
 
 
