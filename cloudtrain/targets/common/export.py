@@ -124,9 +124,11 @@ class Fields:
         """A field with another value stays unused, so that it is reported if the SDK has no
         equivalent."""
         value = self.take(path)
-        if value is not None and value != expected_value:
+        if value == expected_value:
+            return True
+        if value is not None:
             self.put_back(path, value)
-        return bool(value == expected_value)
+        return False
 
     def put_back(self, path: str, value: object) -> None:
         """Mark a field that was taken as unused."""

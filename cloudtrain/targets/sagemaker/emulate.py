@@ -5,17 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import (
-    Callable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
-from dataclasses import (
-    dataclass,
-    field,
-    replace,
-)
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import PurePath
 from shlex import quote
@@ -27,37 +18,20 @@ from cloudtrain.plans.plan import CompileContext, Plan
 from cloudtrain.plans.processes import Process
 from cloudtrain.runtime.errors import SetupError
 from cloudtrain.runtime.mpi_options import portable
-from cloudtrain.runtime.sagemaker_launcher import (
-    CODE_CHANNEL,
-    ROOT,
-    container_entrypoint,
-)
+from cloudtrain.runtime.sagemaker_launcher import CODE_CHANNEL, ROOT, container_entrypoint
 from cloudtrain.runtime.sagemaker_launcher.machine import HostMachine
 from cloudtrain.runtime.sagemaker_launcher.network import EMULATION, Network
-from cloudtrain.runtime.sagemaker_launcher.plan import (
-    MASTER_PORT,
-    LaunchPlan,
-    launch_plan,
-)
+from cloudtrain.runtime.sagemaker_launcher.plan import MASTER_PORT, LaunchPlan, launch_plan
 from cloudtrain.targets.common import launchers
 from cloudtrain.targets.common.compiling import Problems
-from cloudtrain.targets.common.launch import (
-    LocalAccount,
-    LocalSettings,
-    local_plan,
-)
+from cloudtrain.targets.common.launch import LocalAccount, LocalSettings, local_plan
 from cloudtrain.targets.common.launchers import (
     OPEN_MPI,
     install_mpirun,
     loopback_variables,
     redirected,
 )
-from cloudtrain.targets.common.scaling import (
-    gpu_share,
-    placed_job,
-    scaled_job,
-    without_echoes,
-)
+from cloudtrain.targets.common.scaling import gpu_share, placed_job, scaled_job, without_echoes
 from cloudtrain.targets.common.specification import (
     CodePlace,
     LaunchSpecification,
@@ -67,11 +41,7 @@ from cloudtrain.targets.common.specification import (
 from cloudtrain.targets.sagemaker.catalogue.images import ImageContents
 from cloudtrain.targets.sagemaker.compile.machines import FIELD
 from cloudtrain.targets.sagemaker.compile.places import place_problems
-from cloudtrain.targets.sagemaker.compile.training import (
-    TrainingParts,
-    finished_request,
-    parts_of,
-)
+from cloudtrain.targets.sagemaker.compile.training import TrainingParts, finished_request, parts_of
 from cloudtrain.targets.sagemaker.launch.commands import ToolkitCommand, command
 from cloudtrain.targets.sagemaker.launch.container import HostSetup, environment
 from cloudtrain.targets.sagemaker.launch.processes import script_of
@@ -143,16 +113,6 @@ def local_port(host: str, port: int | str) -> str:
     """Return a placeholder for the local port that replaces `port` of `host`; it is filled in at
     start."""
     return local_endpoint(f"{host}:{port}").partition(":")[2]
-
-
-def local_tf_config(text: str) -> tuple[str, tuple[str, ...]]:
-    """Return TF_CONFIG with every task's address on loopback, and the original addresses."""
-    config = json.loads(text)
-    endpoints: list[str] = []
-    for role, members in config["cluster"].items():
-        endpoints += members
-        config["cluster"][role] = list(map(local_endpoint, members))
-    return json.dumps(config), tuple(endpoints)
 
 
 @dataclass(frozen=True)
@@ -518,19 +478,23 @@ def _script(
         process = Process(host.index, "process", command.argv, variables)
         return HostLaunch((process,), signal=signal)
 
-    text, endpoints = local_tf_config(given)
-    config = json.loads(text)
+    config = json.loads(given)
+    cluster = config["cluster"]
+    endpoints: list[str] = []
+    config["cluster"] = {}
+    for kind, members in cluster.items():
+        endpoints += members
+        config["cluster"][kind] = list(map(local_endpoint, members))
     role = config["task"]["type"]
-    env = {**variables, "TF_CONFIG": text}
+    env = {**variables, "TF_CONFIG": json.dumps(config)}
     processes = [Process(host.index, role, command.argv, env)]
-    if "ps" in config["cluster"]:
-        servers = json.loads(given)["cluster"]["ps"]
-        names = [address.partition(":")[0] for address in servers]
+    if "ps" in cluster:
+        names = [address.partition(":")[0] for address in cluster["ps"]]
         config["task"] = {"index": names.index(host.name), "type": "ps"}
         env = {**variables, "TF_CONFIG": json.dumps(config)}
         argv = (stage.python, "-c", SERVER)
         processes.append(Process(host.index, "ps", argv, env))
-    return HostLaunch(tuple(processes), signal=signal, endpoints=endpoints)
+    return HostLaunch(tuple(processes), signal=signal, endpoints=tuple(endpoints))
 
 
 _STARTS: dict[

@@ -287,7 +287,8 @@ def credentials_in_sight(target: SageMaker, environ: Mapping[str, str]) -> bool:
     """
     if target.profile or any(map(environ.get, _CREDENTIALS)):
         return True
-    return any(_section(file, "default") for file in _files(environ))
+    profiles = (ini_sections(file, default_section="") for file in _files(environ))
+    return any(sections.get("profile default", sections.get("default")) for sections in profiles)
 
 
 _CREDENTIALS = (
@@ -308,11 +309,7 @@ def _region(profile: str | None, environ: Mapping[str, str]) -> str | None:
         return region
 
     name = profile or environ.get("AWS_PROFILE") or environ.get("AWS_DEFAULT_PROFILE") or "default"
-    for file in _files(environ):
-        region = _section(file, name).get("region")
-        if region:
-            return region
-    return None
+    return regions_of_profiles(environ).get(name) or None
 
 
 def _files(environ: Mapping[str, str]) -> tuple[Path, Path]:
@@ -322,13 +319,6 @@ def _files(environ: Mapping[str, str]) -> tuple[Path, Path]:
         expand_home(environ.get("AWS_CONFIG_FILE") or f"{folder}/config"),
         expand_home(environ.get("AWS_SHARED_CREDENTIALS_FILE") or f"{folder}/credentials"),
     )
-
-
-def _section(file: Path, profile: str) -> Mapping[str, str]:
-    """Return the profile's section, `[profile NAME]` or `[NAME]`; empty if it is missing or `file`
-    cannot be read."""
-    sections = ini_sections(file, default_section="")
-    return sections.get(f"profile {profile}", sections.get(profile, {}))
 
 
 def regions_of_profiles(environ: Mapping[str, str]) -> dict[str, str]:

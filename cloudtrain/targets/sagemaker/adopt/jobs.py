@@ -8,7 +8,7 @@ compared with the one compiled from the job.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from cloudtrain.job.data import Input
@@ -306,23 +306,17 @@ def _common(original: Original, environment: JsonMapping) -> Draft:
         job["spot"] = without_nulls({"max_wait": values.get("spot.max_wait")})
     inputs = dict(_inputs(original.request))
     for item in inputs.values():
-        _find_on_this_machine(item, original.data)
+        path = original.data.get(item["sagemaker"])
+        if path is not None:  # the script uploads it
+            item["sagemaker"] = f"./{path}".rstrip("/")
+            if not path.endswith("/"):
+                item["type"] = "uri_file"
     if inputs:
         job["inputs"] = inputs
 
     settings = _settings(original, values)
     guessed = (_PLACEHOLDER,) if ACCOUNT in str(settings) else ()
     return Draft(job, settings, comments, settings_head=guessed)
-
-
-def _find_on_this_machine(item: JsonObject, data: Mapping[str, str]) -> None:
-    """Replace the place of an input that the script uploads by its path on this machine."""
-    path = data.get(item["sagemaker"])
-    if path is None:
-        return
-    item["sagemaker"] = f"./{path}".rstrip("/")
-    if not path.endswith("/"):
-        item["type"] = "uri_file"
 
 
 def _resources(values: JsonMapping) -> JsonObject:
@@ -390,15 +384,9 @@ def _inputs(request: JsonMapping) -> Iterator[tuple[str, JsonObject]]:
             continue
         if name == channel_name:
             item.pop("channel", None)
-        yield name, _input_of(item)
-
-
-def _input_of(values: JsonMapping) -> JsonObject:
-    """Return the fields of an input for a job file."""
-    item = {"sagemaker": values.get("sagemaker", "")}
-    if "mode" in values:
-        item["mode"] = values["mode"]  # also the default of jobs: the request's may be another
-    return item | _without_defaults(values, Input)
+        # the mode also if it is the default of jobs: the request's may be another
+        fields = {"sagemaker": ""} | only(item, ("sagemaker", "mode"))
+        yield name, fields | _without_defaults(item, Input)
 
 
 def _input_name(channel: str, used_names: set[str]) -> str:

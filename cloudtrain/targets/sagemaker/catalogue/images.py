@@ -4,27 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import (
-    Collection,
-    Iterable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
-from typing import (
-    Literal,
-    NamedTuple,
-    NoReturn,
-)
+from typing import Literal, NamedTuple, NoReturn
 
-from cloudtrain.errors import (
-    JobError,
-    Problem,
-    did_you_mean,
-    quoted,
-)
+from cloudtrain.errors import JobError, Problem, did_you_mean, quoted
 from cloudtrain.targets.sagemaker.request import JsonMapping, JsonObject
 
 # The two tables behind the image catalogue. Each is read on first use.

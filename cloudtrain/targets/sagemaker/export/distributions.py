@@ -271,14 +271,10 @@ def _mirrored_refusal(distribution: JsonMapping, setting: Setting) -> str | None
     return None
 
 
-def _trainium_refusal(distribution: JsonMapping, setting: Setting) -> str | None:
+def _job_refusal(distribution: JsonMapping, setting: Setting) -> str | None:
     has_trainium = any(name.startswith("ml.trn") for name in _types(distribution, setting))
     if has_trainium and list(distribution) != ["torch_distributed"]:
         return "it takes only `torch_distributed` on Trainium"
-    return None
-
-
-def _debugger_refusal(distribution: JsonMapping, setting: Setting) -> str | None:
     of_tensorflow = setting.framework == "tensorflow"
     if of_tensorflow and setting.debugger and _is_on(distribution, "parameter_server"):
         return "it turns the debugger off beside parameter servers"
@@ -290,8 +286,7 @@ _REFUSALS: tuple[Callable[[JsonMapping, Setting], str | None], ...] = (
     _torch_refusal,
     _library_refusal,
     _mirrored_refusal,
-    _trainium_refusal,
-    _debugger_refusal,
+    _job_refusal,
 )
 
 

@@ -26,22 +26,11 @@ from __future__ import annotations
 import re
 import shlex
 import warnings
-from collections.abc import (
-    Iterable,
-    Iterator,
-    Sequence,
-)
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from cloudtrain.errors import (
-    CloudtrainError,
-    JobError,
-    TargetError,
-    UsageError,
-    dotted,
-    quoted,
-)
+from cloudtrain.errors import CloudtrainError, JobError, TargetError, UsageError, dotted, quoted
 from cloudtrain.plans.plan import Plan
 from cloudtrain.runtime.sagemaker_launcher import LAUNCH_KEY
 from cloudtrain.targets.common.export import (
@@ -53,11 +42,7 @@ from cloudtrain.targets.common.export import (
     build_arguments,
     python_code,
 )
-from cloudtrain.targets.sagemaker.aws_errors import (
-    FailedCall,
-    errors_of_boto3,
-    translate_error,
-)
+from cloudtrain.targets.sagemaker.aws_errors import FailedCall, errors_of_boto3, translate_error
 from cloudtrain.targets.sagemaker.catalogue.images import (
     SMP2_REPOSITORY,
     device_of,
@@ -104,19 +89,9 @@ from cloudtrain.targets.sagemaker.fields import (
     TRAINING_FIELDS,
     VARIABLES,
 )
-from cloudtrain.targets.sagemaker.plan import (
-    TRAINING,
-    S3Uri,
-    is_of_api,
-)
+from cloudtrain.targets.sagemaker.plan import TRAINING, S3Uri, is_of_api
 from cloudtrain.targets.sagemaker.reading import image_in, instances_in
-from cloudtrain.targets.sagemaker.request import (
-    INFO,
-    JsonMapping,
-    JsonObject,
-    only,
-    without_nulls,
-)
+from cloudtrain.targets.sagemaker.request import INFO, JsonMapping, JsonObject, only, without_nulls
 from cloudtrain.targets.sagemaker.settings import AwsPlace
 
 # Find the SDK version 2 class for a request's image, and the version arguments that select this
@@ -217,15 +192,12 @@ def _hook(hook: JsonObject | None, output: str) -> JsonObject:
     arguments = _places(hook)
     if "HookParameters" in hook:
         arguments["hook_parameters"] = hook["HookParameters"]
-    arguments["collection_configs"] = list(
-        map(_collection, hook.get("CollectionConfigurations", ()))
-    )
+    collections = []
+    for row in hook.get("CollectionConfigurations", ()):
+        words = {"name": row["CollectionName"], "parameters": row.get("CollectionParameters")}
+        collections.append(Call("sagemaker.debugger.CollectionConfig", without_nulls(words)))
+    arguments["collection_configs"] = collections
     return {"debugger_hook_config": Call("sagemaker.debugger.DebuggerHookConfig", arguments)}
-
-
-def _collection(row: JsonObject) -> Call:
-    arguments = {"name": row["CollectionName"], "parameters": row.get("CollectionParameters")}
-    return Call("sagemaker.debugger.CollectionConfig", without_nulls(arguments))
 
 
 def _places(config: JsonObject) -> JsonObject:
