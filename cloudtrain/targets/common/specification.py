@@ -93,12 +93,10 @@ class QueueNeed:
     priority: int = 0
 
     def __str__(self) -> str:
+        there = ", ".join(self.gpus) or str(self.slots)
+        kind = "CPU slot"
         if self.gpus:
             kind = "GPU"
-            there = ", ".join(self.gpus)
-        else:
-            kind = "CPU slot"
-            there = str(self.slots)
         plural = "" if self.count == 1 else "s"
         return f"{self.count} {kind}{plural} of {there}"
 

@@ -427,8 +427,7 @@ def _wrapper(copies: Mapping[str, str], slots: int) -> str:
     and starts the script. mpirun sees one host here, so the local rank on a host with `slots` is
     computed."""
     lines = ["#!/bin/sh", f"OMPI_COMM_WORLD_LOCAL_RANK=$((OMPI_COMM_WORLD_RANK % {slots}))"]
-    for name, original in copies.items():
-        lines.append(f'export {name}="${original}"')
+    lines += [f'export {name}="${original}"' for name, original in copies.items()]
     return "\n".join([*lines, 'exec "$@"', ""])
 
 
@@ -701,8 +700,7 @@ def _specification(
 
 def _files(stage: EmulatedJob, host: Host) -> Iterator[tuple[str, str]]:
     """Yield path and text of the configuration files of one host."""
-    root = stage.root(host)
-    contents = files(stage.request_of(host), host, root, LOOPBACK_INTERFACE)
+    contents = files(stage.request_of(host), host, stage.root(host), LOOPBACK_INTERFACE)
     for path, content in contents.items():
         yield path, json.dumps(content, indent=1, sort_keys=True)
 

@@ -92,10 +92,10 @@ def install(module, emit, keep):
         region = self.meta.region_name
         place = "s3://%s/%s" % (params.get("Bucket"), params.get("Key"))
         if operation == "PutObject":
-            return store(place, bytes_of(params.get("Body", b"")))
+            return store(place, body_of(params))
         if operation == "UploadPart":
             chunks = parts.setdefault(params["Key"], {})
-            chunks[params["PartNumber"]] = bytes_of(params.get("Body", b""))
+            chunks[params["PartNumber"]] = body_of(params)
             return Answer(ETag='"0"')
         if operation == "CompleteMultipartUpload":
             chunks = parts.pop(params["Key"], {})
@@ -151,8 +151,9 @@ def described(kind, name, request):
     return description
 
 
-def bytes_of(body):
+def body_of(params):
     """Return the content of an upload."""
+    body = params.get("Body", b"")
     if hasattr(body, "read"):
         body = body.read()
     return body.encode() if isinstance(body, str) else bytes(body)

@@ -427,8 +427,7 @@ def _settings(original: Original, values: JsonMapping) -> JsonObject:
 def region_of(original: Original) -> str | None:
     """Return the region of the request's hyperparameters, else of the settings or of the image's
     address."""
-    parameters = mapping_at(original.request, PARAMETERS)
-    region = own_value(parameters.get(REGION))
+    region = own_value(mapping_at(original.request, PARAMETERS).get(REGION))
     region = region or original.settings.get("region")
     if region:
         return str(region)

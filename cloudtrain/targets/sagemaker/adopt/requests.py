@@ -174,7 +174,7 @@ _SELECTED = {"SelectedInstanceType", "SelectedInstanceCount"}
 def originals_in(data: Any, folder: str | None) -> list[Original]:
     """Return the training jobs of a document from the folder `folder`; empty if the document is not
     from SageMaker."""
-    originals = list(_originals(_without_nulls(data), folder))
+    originals = [replace(item, folder=folder) for item in _originals(_without_nulls(data))]
     if originals or not isinstance(data, Mapping):
         return originals
     for key, title in SDK_TABLES["other_documents"].items():
@@ -211,16 +211,16 @@ def _without_nulls(value: Any) -> Any:
 _MAPS = ("hyperparameters", "statichyperparameters", "environment")
 
 
-def _originals(data: Any, folder: str | None) -> Iterator[Original]:
+def _originals(data: Any) -> Iterator[Original]:
     """Yield the training jobs of a document without nulls; none if it is of another kind."""
     if isinstance(data, list):
         for item in data:
-            yield from _originals(item, folder)
+            yield from _originals(item)
     if not isinstance(data, Mapping):
         return
 
     if "TrainingJobDefinitions" in data or (OF_SEARCH[0] in data and _DEFINITION in data):
-        yield from _tuning(data, folder)
+        yield from _tuning(data)
     elif len(_SIGNS & {key.removesuffix(".$") for key in data}) >= 3:
         kind = "a CreateTrainingJob request"
         if _is_description(data):
@@ -229,11 +229,11 @@ def _originals(data: Any, folder: str | None) -> Iterator[Original]:
         request = _filled(data, "", lost)
         if lost.pop(NAME, None) or not request.get(NAME):
             request[NAME] = "training"  # every run gets a name of its own
-        yield _original(request, kind, folder, lost=lost)
+        yield _original(request, kind, lost=lost)
     else:
         # a template, a workflow or an operator's arguments hold requests
         for value in data.values():
-            yield from _originals(value, folder)
+            yield from _originals(value)
 
 
 _DEFINITION = "TrainingJobDefinition"
@@ -274,7 +274,7 @@ def _is_description(data: JsonMapping) -> bool:
     return "TrainingJobStatus" in data or "TrainingJobArn" in data
 
 
-def _tuning(data: JsonMapping, folder: str | None) -> Iterator[Original]:
+def _tuning(data: JsonMapping) -> Iterator[Original]:
     """Yield the training jobs that a tuning job defines, with the search if a sweep can express
     it."""
     definitions = data.get("TrainingJobDefinitions") or [data["TrainingJobDefinition"]]
@@ -303,11 +303,11 @@ def _tuning(data: JsonMapping, folder: str | None) -> Iterator[Original]:
 
         if fields:
             arn = data.get("HyperParameterTuningJobArn")
-            original = _original(flat(data), f"the tuning job {name}", folder, arn=arn)
+            original = _original(flat(data), f"the tuning job {name}", arn=arn)
             yield replace(original, search=Search(fields, lost))
         else:
             request = _training_job(definition, ranges, name)
-            yield _original(request, f"a training job of the tuning job {name}", folder, lost=lost)
+            yield _original(request, f"a training job of the tuning job {name}", lost=lost)
 
 
 def _searched(ranges: JsonMapping) -> list[str]:
@@ -360,7 +360,6 @@ _OF_TUNER = {"StaticHyperParameters", "DefinitionName", *_OF_SEVERAL}
 def _original(
     data: JsonMapping,
     kind: str,
-    folder: str | None,
     *,
     lost: Mapping[str, str] = {},
     arn: object = None,
@@ -403,7 +402,6 @@ def _original(
         name,
         kind,
         {"region": region} if region else {},
-        folder=folder,
         lost=reasons,
         replaced=replaced,
     )

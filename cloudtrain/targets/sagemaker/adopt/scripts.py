@@ -133,10 +133,7 @@ def with_uploads(original: Original, objects: Objects) -> Original:
                 "the script uploads files to it, and the job does not: copy what it needs there"
             )
 
-    others: list[str] = []
-    for place in uploads:
-        if not _covered(place, addresses):
-            others.append(place)
+    others = [place for place in uploads if not _covered(place, addresses)]
     lost = {**original.lost, **lost}
     return replace(original, uploads=inputs, lost=lost, other_uploads=tuple(others))
 

@@ -704,9 +704,9 @@ def _value(key: str, value: Any) -> Any:
     nested = SDK_TABLES["nested"].get(key)
     if nested is None:
         return value
-    return (
-        _shapes(nested, value) if isinstance(value, list) else _shape(f"{_SHAPES}.{nested}", value)
-    )
+    if isinstance(value, list):
+        return _shapes(nested, value)
+    return _shape(f"{_SHAPES}.{nested}", value)
 
 
 def _shapes(name: str, values: list[JsonObject]) -> list[Call]:

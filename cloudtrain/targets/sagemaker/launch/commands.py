@@ -234,8 +234,7 @@ def _parameters(setup: HostSetup) -> JsonObject:
     """
     parameters = setup.start.parameters.get(MODEL_PARALLEL)
     if MODEL_PARALLEL not in setup.start.parameters:
-        variables = decode_hyperparameters(setup.given)
-        parameters = variables.get(f"SM_HP_{MODEL_PARALLEL.upper()}")
+        parameters = decode_hyperparameters(setup.given).get(f"SM_HP_{MODEL_PARALLEL.upper()}")
     return parameters if isinstance(parameters, dict) else {}
 
 

@@ -340,9 +340,10 @@ def _plan_of(request: Request, host: Host, machine: HostMachine) -> LaunchPlan:
     from cloudtrain.runtime.sagemaker_launcher.plan import launch_plan
 
     hyperparameters = hyperparameters_file(request)
-    resource = resource_config(request, host)
     try:
-        return launch_plan(hyperparameters, resource, input_data_config(request), machine)
+        return launch_plan(
+            hyperparameters, resource_config(request, host), input_data_config(request), machine
+        )
     except SetupError as error:
         raise _problem(error) from None
     except ValueError as error:  # from shlex, for mpirun options in the overrides

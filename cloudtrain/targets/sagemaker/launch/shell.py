@@ -131,8 +131,7 @@ def arrives(value: object, toolkit: str, *, script: str = "train.py") -> str | N
     tokens = shell_tokens(argv, toolkit)
     if tokens is None or len(tokens) != len(head) + len(arguments):
         return None
-    place = len(head) + len(before)
-    arrived = tokens[place]
+    arrived = tokens[(len(head) + len(before))]
     return arrived if tokens == (*head, *before, arrived, *after) else None
 
 
