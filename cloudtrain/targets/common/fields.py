@@ -8,10 +8,10 @@ raise `Inexpressible` with the paths of the parts that the other side cannot exp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cloudtrain.documents import JsonMapping, JsonObject
+from cloudtrain.documents import JsonObject
 from cloudtrain.rules.engine import Fault, KeysOf, ValuePath, keys_at, keys_named
 
 if TYPE_CHECKING:
@@ -79,34 +79,23 @@ def words(table: Mapping[Any, Any]) -> Codec:
     return Codec(lambda value: look_up(value, table), lambda word: look_up(word, inverse))
 
 
-def _gather(items: Iterable[tuple[str, Callable[[Any], Any], Any]]) -> list[Any]:
-    """Convert values. An item is the value's name, the function and the value. Raises
-    `Inexpressible` with the wrong parts of all values together."""
-    converted = []
-    wrong: list[str] = []
-    for name, convert, value in items:
-        try:
-            converted.append(convert(value))
-        except Inexpressible as error:
-            wrong += error.below(name)
-    if wrong:
-        raise Inexpressible(*wrong)
-    return converted
-
-
-def _mapping(value: Any) -> JsonMapping:
-    if not isinstance(value, Mapping):
-        raise Inexpressible("")
-    return value
-
-
 def each(codec: Codec) -> Codec:
-    """Return the codec of a mapping whose values `codec` codes."""
+    """Return the codec of a mapping whose values `codec` codes. It raises `Inexpressible` with the
+    wrong parts of all values together."""
 
     def convert_all(value: Any, convert: Callable[[Any], Any]) -> JsonObject:
-        items = _mapping(value)
-        converted = _gather((name, convert, inner) for name, inner in items.items())
-        return dict(zip(items, converted, strict=True))
+        if not isinstance(value, Mapping):
+            raise Inexpressible("")
+        converted: JsonObject = {}
+        wrong: list[str] = []
+        for name, inner in value.items():
+            try:
+                converted[name] = convert(inner)
+            except Inexpressible as error:
+                wrong += error.below(name)
+        if wrong:
+            raise Inexpressible(*wrong)
+        return converted
 
     return Codec(
         lambda value: convert_all(value, codec.decode),

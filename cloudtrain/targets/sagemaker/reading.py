@@ -199,14 +199,6 @@ class Start:
         return None
 
     @property
-    def mirrors(self) -> bool:
-        """Whether the toolkit sets up the workers of MultiWorkerMirroredStrategy, for MPI's ranks
-        too."""
-        if keys.MIRRORED not in _ORDER[self.framework] or self.key == keys.PARAMETER_SERVER:
-            return False
-        return bool(self.settings.get(keys.MIRRORED))
-
-    @property
     def asked(self) -> str | None:
         """The hyperparameter that asks for a launcher: the one that counts, or else one that the
         toolkit ignores."""

@@ -145,23 +145,17 @@ def _ranges(ranges: JsonMapping, *, is_script: bool) -> Iterator[tuple[str, Any]
         raise ValueError("the tuner itself chooses the ranges (Autotune)")
     for kind, (number, scales) in _NUMBERS.items():
         for row in ranges.get(kind, ()):
-            yield row["Name"], _range_of(row, number, scales)
+            scale = row.get("ScalingType", "Auto")
+            if scale not in scales:
+                raise ValueError(f"a sweep has no scale `{scale}` for `{row['Name']}`")
+            bounds = [number(row["MinValue"]), number(row["MaxValue"])]
+            item: JsonObject = {scales[scale]: bounds}
+            if scale == "Auto":
+                item["scale"] = "auto"
+            yield row["Name"], item
     for row in ranges.get("CategoricalParameterRanges", ()):
         read = json.loads if is_script else str
         yield row["Name"], list(map(read, row["Values"]))
-
-
-def _range_of(
-    row: JsonMapping, number: Callable[[str], float], kinds: Mapping[str, str]
-) -> JsonObject:
-    scale = row.get("ScalingType", "Auto")
-    if scale not in kinds:
-        raise ValueError(f"a sweep has no scale `{scale}` for `{row['Name']}`")
-    bounds = [number(row["MinValue"]), number(row["MaxValue"])]
-    item: JsonObject = {kinds[scale]: bounds}
-    if scale == "Auto":
-        item["scale"] = "auto"
-    return item
 
 
 _SIGNS = {NAME, ALGORITHM, MACHINES, OUTPUT, ROLE}

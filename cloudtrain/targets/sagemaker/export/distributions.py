@@ -378,9 +378,17 @@ class ToolkitScript:
 def script_of(request: JsonObject, region: str) -> ToolkitScript | None:
     """Return the script of a request; None if the SDK's estimator for scripts would not send this
     request."""
-    values = _decode(request.get(PARAMETERS, {}))
-    if values is None or "ContainerEntrypoint" in request[ALGORITHM]:
+    if "ContainerEntrypoint" in request[ALGORITHM]:
         return None
+    values: JsonObject = {}
+    for name, text in request.get(PARAMETERS, {}).items():
+        try:
+            values[name] = json.loads(text)
+        except ValueError:
+            return None
+        # the SDK's encoder would write it differently
+        if json.dumps(values[name]) != text:
+            return None
 
     channels = list(request.get(CHANNELS, ()))
     program = values.pop(keys.PROGRAM, None)
@@ -403,20 +411,6 @@ def script_of(request: JsonObject, region: str) -> ToolkitScript | None:
     if place != ISOLATED_BUNDLE or last != code_channel(archive, (), "download"):
         return None
     return ToolkitScript(program, archive, level, values, channels)
-
-
-def _decode(hyperparameters: dict[str, str]) -> JsonObject | None:
-    """Decode the hyperparameters from JSON; None if the SDK's encoder would write one of them
-    differently."""
-    values = {}
-    for name, text in hyperparameters.items():
-        try:
-            values[name] = json.loads(text)
-        except ValueError:
-            return None
-        if json.dumps(values[name]) != text:
-            return None
-    return values
 
 
 # Read the started program from the hyperparameters of the training toolkit or of cloudtrain's

@@ -60,7 +60,9 @@ of Hugging Face.
 
 def _mpi(setup: HostSetup) -> ToolkitCommand:
     """Return the mpirun call with which the master starts an MPI job (hyperparameter
-    `sagemaker_mpi_enabled`)."""
+    `sagemaker_mpi_enabled`), or sshd for the other hosts."""
+    if not setup.is_master:
+        return _WAITING
     hosts = setup.distribution_hosts
     slots = setup.processes
     settings = setup.start.settings
@@ -108,8 +110,10 @@ def _smddp(setup: HostSetup) -> ToolkitCommand:
     """Return the mpirun call with which the master starts a job with the data-parallel library.
 
     mpirun starts the script through the library's wrapper `smddprun`, or directly if the image
-    lacks `smddprun`.
+    lacks `smddprun`. On the other hosts sshd starts.
     """
+    if not setup.is_master:
+        return _WAITING
     hosts = setup.distribution_hosts
     slots = setup.processes
     ranks = slots * len(hosts)
@@ -299,6 +303,10 @@ class ToolkitCommand(NamedTuple):
         return SMDDPRUN_VARIABLES if self.program[:1] == (SMDDPRUN,) else {}
 
 
+_WAITING = ToolkitCommand("sshd", ("/usr/sbin/sshd", "-D"), ranks=0)
+"""The command of a host that waits for mpirun's ranks."""
+
+
 def command(setup: HostSetup) -> ToolkitCommand:
     """Return the command that the toolkit starts on a host."""
     error = name_refusal(setup)
@@ -355,14 +363,6 @@ def _torchrun(setup: HostSetup) -> ToolkitCommand:
     return ToolkitCommand("torchrun", argv, env, program=ranked, ranks=setup.processes)
 
 
-def _by_mpirun(
-    start: Callable[[HostSetup], ToolkitCommand],
-) -> Callable[[HostSetup], ToolkitCommand]:
-    """Return the launcher of every host: `start` on the master, and sshd on every other host."""
-    waiting = ToolkitCommand("sshd", ("/usr/sbin/sshd", "-D"), ranks=0)
-    return lambda setup: start(setup) if setup.is_master else waiting
-
-
 def _parameter_server(setup: HostSetup) -> ToolkitCommand:
     """Return the script itself. The toolkit forks the parameter server beside it from its own
     process. Raises `ValueError` if the toolkit would fail."""
@@ -387,9 +387,9 @@ _LAUNCHERS: dict[str | None, Callable[[HostSetup], ToolkitCommand]] = {
     None: _alone,
     MIRRORED: _alone,
     TORCH: _torchrun,
-    MPI: _by_mpirun(_mpi),
-    SMDDP: _by_mpirun(_smddp),
-    PYTORCH_DDP: _by_mpirun(_smddp),
+    MPI: _mpi,
+    SMDDP: _smddp,
+    PYTORCH_DDP: _smddp,
     PARAMETER_SERVER: _parameter_server,
     XLA: _xla,
 }

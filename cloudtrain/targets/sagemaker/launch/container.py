@@ -20,6 +20,7 @@ from cloudtrain.targets.sagemaker.request import (
     INTERFACE,
     JOB_NAME,
     LOG_LEVEL,
+    MIRRORED,
     MODEL_PARALLEL,
     PARAMETER_SERVER,
     PROCESSES,
@@ -153,7 +154,9 @@ def task_of(setup: HostSetup) -> tuple[str, int] | None:
     index = setup.distribution_hosts.index(setup.host.name)
     if setup.key == PARAMETER_SERVER:
         return ("worker", index - 1) if index else ("master", 0)
-    return ("worker", index) if setup.start.mirrors else None
+    # of MultiWorkerMirroredStrategy, for MPI's ranks too
+    mirrors = setup.start.starts("tensorflow") and setup.start.settings.get(MIRRORED)
+    return ("worker", index) if mirrors else None
 
 
 def tf_config(setup: HostSetup) -> dict[str, str]:
