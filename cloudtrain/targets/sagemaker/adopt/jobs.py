@@ -60,6 +60,7 @@ from cloudtrain.targets.sagemaker.request import (
     JsonMapping,
     JsonObject,
     only,
+    without,
     without_nulls,
 )
 from cloudtrain.targets.sagemaker.settings import CHECKPOINT_PATH, SageMaker, account_id
@@ -149,14 +150,11 @@ def _by_drivers(original: Original, start: JsonMapping) -> Iterator[Draft]:
     for mode in ("entrypoint", "toolkit"):
         draft = _common(original, environment)
         job = draft.job
-        inputs = job.get("inputs", {})
-        for channel in (CODE, DRIVERS):
-            inputs.pop(channel, None)
+        inputs = without(job.pop("inputs", {}), (CODE, DRIVERS))
+        if inputs:
+            job["inputs"] = inputs
         job["source_dir"] = original.source or (CODE_FOLDER if original.code else None)
         job |= draft_fields(start)
-
-        if not inputs:
-            job.pop("inputs", None)
         draft.settings["launch"] = mode
         yield draft
 

@@ -24,6 +24,7 @@ from cloudtrain.targets.sagemaker.fields import (
     ROLE,
     TAGS,
 )
+from cloudtrain.targets.sagemaker.reading import TUNING, TUNING_MACHINES
 from cloudtrain.targets.sagemaker.request import (
     OF_TOOLKIT,
     PROGRAM,
@@ -37,16 +38,13 @@ from cloudtrain.targets.sagemaker.request import (
 # Split a CreateHyperParameterTuningJob request into the training job of its trials and the fields
 # of a sweep.
 
-OF_SEARCH = ("HyperParameterTuningJobConfig", "WarmStartConfig")
+OF_SEARCH = (TUNING, "WarmStartConfig")
 """Fields of a tuning job's request in addition to the training job."""
 
 _STAMP = re.compile(r"-\d{6}-\d{4}$")
 """Matches the time at the end of a tuning job's name, which the SDK adds."""
 
 _HASH = len("-00000000-00")
-
-_TUNED_MACHINES = "HyperParameterTuningResourceConfig"
-"""The field of a tuning job with the machines of its training jobs."""
 
 
 def flat(request: JsonMapping) -> JsonObject:
@@ -56,7 +54,7 @@ def flat(request: JsonMapping) -> JsonObject:
     """
     definition = dict(request["TrainingJobDefinition"])
     static = definition.pop("StaticHyperParameters", {})
-    machines = definition.pop(_TUNED_MACHINES, definition.get(MACHINES))
+    machines = definition.pop(TUNING_MACHINES, definition.get(MACHINES))
     training: JsonObject = {
         NAME: request.get("HyperParameterTuningJobName", "tuning"),
         PARAMETERS: static,
@@ -66,8 +64,8 @@ def flat(request: JsonMapping) -> JsonObject:
     for name in (TAGS, *OF_SEARCH):
         if request.get(name):
             training[name] = request[name]
-    search = _canonical(training.get(OF_SEARCH[0], {}))
-    return without_nulls(training) | {OF_SEARCH[0]: search}
+    search = _canonical(training.get(TUNING, {}))
+    return without_nulls(training) | {TUNING: search}
 
 
 def _canonical(search: JsonMapping) -> JsonObject:
@@ -102,7 +100,7 @@ def sweep_fields(request: JsonMapping) -> Iterator[tuple[str, Any]]:
     search."""
     if "TrainingJobDefinition" not in request:
         raise ValueError("it has several training jobs")
-    config = request[OF_SEARCH[0]]
+    config = request[TUNING]
     objective = config["HyperParameterTuningJobObjective"]
     limits = config["ResourceLimits"]
     strategy = config["Strategy"].lower()
@@ -213,7 +211,7 @@ def _originals(data: Any) -> Iterator[Original]:
     if not isinstance(data, Mapping):
         return
 
-    if "TrainingJobDefinitions" in data or (OF_SEARCH[0] in data and _DEFINITION in data):
+    if "TrainingJobDefinitions" in data or (TUNING in data and _DEFINITION in data):
         yield from _tuning(data)
     elif len(_SIGNS & {key.removesuffix(".$") for key in data}) >= 3:
         kind = "a CreateTrainingJob request"
@@ -277,7 +275,7 @@ def _tuning(data: JsonMapping) -> Iterator[Original]:
 
     name = str(data.get("HyperParameterTuningJobName", "tuning"))
     for definition in definitions:
-        search = data.get(OF_SEARCH[0], {})
+        search = data.get(TUNING, {})
         ranges = definition.get("HyperParameterRanges") or search.get("ParameterRanges", {})
         fields: JsonObject = {}
         why = ""
@@ -288,7 +286,7 @@ def _tuning(data: JsonMapping) -> Iterator[Original]:
         except (KeyError, TypeError, AttributeError) as error:
             why = f"a part of it is missing or not valid: {error}"
 
-        lost = {OF_SEARCH[0]: f"a sweep cannot express the search: {why}"}
+        lost = {TUNING: f"a sweep cannot express the search: {why}"}
         searched = _searched(ranges)
         if searched:
             lost["ParameterRanges"] = (
@@ -323,7 +321,7 @@ def _training_job(definition: JsonMapping, ranges: JsonMapping, name: str) -> Js
     for row in ranges.get("AutoParameters", ()):
         hints[str(row.get("Name"))] = row.get("ValueHint")
     request[NAME] = str(definition.get("DefinitionName") or name)
-    request[MACHINES] = request.pop(_TUNED_MACHINES, request.get(MACHINES, {}))
+    request[MACHINES] = request.pop(TUNING_MACHINES, request.get(MACHINES, {}))
     request[PARAMETERS] = {**hints, **definition.get("StaticHyperParameters", {})}
     return request
 
@@ -332,14 +330,14 @@ def _of_one_definition(data: JsonMapping, definition: JsonMapping) -> JsonObject
     """Return a request with a list of one training job as a request with that job, whose search is
     the request's."""
     request = without(data, {"TrainingJobDefinitions"})
-    search = dict(data.get(OF_SEARCH[0], {}))
+    search = dict(data.get(TUNING, {}))
     job: JsonObject = {}
     for key, value in definition.items():
         if key in _OF_SEVERAL:
             search[_OF_SEVERAL[key]] = value
         elif key != "DefinitionName":
             job[key] = value
-    return request | {OF_SEARCH[0]: search, "TrainingJobDefinition": job}
+    return request | {TUNING: search, "TrainingJobDefinition": job}
 
 
 _OF_SEVERAL = {

@@ -218,7 +218,8 @@ def describe_image(
             "script"
         )
         inside = {"doubt": doubt}
-    inside["cuda"] = _cuda(engine, tag) if device == "gpu" else ""
+    if device == "gpu":
+        inside["cuda"] = _cuda(engine, tag)
     for row in rows(framework):
         if (row.version, row.base, row.repository) == (version, base, repository):
             inside["sdk"] = row.sdk
