@@ -111,7 +111,7 @@ def this_machine(environ: Mapping[str, str], *, devices: Path = Path("/dev")) ->
     return Machine(cpu_count(), gpu_ids(environ, devices=devices), _memory())
 
 
-def _memory(limit: Path = Path("/sys/fs/cgroup/memory.max")) -> int:
+def _memory() -> int:
     """Return the machine's memory in bytes, or the container's limit if it is lower; 0 if
     unknown."""
     try:
@@ -119,7 +119,7 @@ def _memory(limit: Path = Path("/sys/fs/cgroup/memory.max")) -> int:
     except (OSError, ValueError):
         return 0
     try:
-        return min(memory, int(limit.read_text()))
+        return min(memory, int(Path("/sys/fs/cgroup/memory.max").read_text()))
     except (OSError, ValueError):  # no container, or one without a limit: `max`
         return memory
 

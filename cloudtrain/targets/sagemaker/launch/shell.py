@@ -45,7 +45,9 @@ def kind_of(entry_point: str, *, package: bool = False) -> Kind:
 def program(setup: HostSetup, *, mpi4py: bool = False) -> tuple[str, ...]:
     """Return the argv of a host's script. `mpi4py` adds `-m mpi4py`, so that an error in one rank
     ends all ranks."""
-    python = (setup.container.python, "-m", "mpi4py") if mpi4py else (setup.container.python,)
+    python = [setup.container.python]
+    if mpi4py:
+        python += ["-m", "mpi4py"]
     return script_argv(
         setup.entry_point,
         argv_of(setup.start.parameters),
