@@ -459,11 +459,8 @@ def _mpi_options(options: Sequence[str]) -> list[str]:
 def _slots_in(hosts: str) -> int:
     """Return the number of slots of hosts such as `algo-1:4,algo-2:4`; a host without a number has
     one slot."""
-    slots = 0
-    for host in hosts.split(","):
-        number = host.partition(":")[2]
-        slots += int(number or 1)
-    return slots
+    numbers = [host.partition(":")[2] or 1 for host in hosts.split(",")]
+    return sum(map(int, numbers))
 
 
 def _script(

@@ -90,7 +90,7 @@ def drafts_of(original: Original) -> Iterator[Draft]:
     address. The last job runs the image's own entry point, and leaves the code at its location.
     """
     for draft in _drafts_of_one_run(original):
-        draft.job = _in_order(draft.job, TrainingJob)
+        draft.job = only(draft.job, TrainingJob.model_fields)
         if is_of_one_run(original.name):
             _name_every_run(draft, original.name, by_drivers=original.start is not None)
         yield draft
@@ -234,15 +234,10 @@ def _distribution(start: Start, gpus: int | None) -> JsonObject:
     return fields
 
 
-def _in_order(values: JsonMapping, model: type[Model]) -> JsonObject:
-    """Return the values in the order of the model's fields."""
-    return only(values, model.model_fields)
-
-
 def _without_defaults(values: JsonMapping, model: type[Model]) -> JsonObject:
     """Return the values that differ from the model's defaults, in the order of its fields."""
     changed: JsonObject = {}
-    for name, value in _in_order(values, model).items():
+    for name, value in only(values, model.model_fields).items():
         if value is not None and value != default_of(model, name):
             changed[name] = value
     return changed
