@@ -161,7 +161,10 @@ def test_the_newest_image_is_the_sdks_in_every_region() -> None:
 def test_every_address_of_smp_v2_is_the_sdks(instance: str) -> None:
     """The images of the model parallelism library v2, also for the versions that only the SDK takes for versions."""
     compared = 0
-    for version in {*tables()["smp_aliases"], *(version for version, _, _ in versions("pytorch-smp"))}:
+    for version in {
+        *tables()["smp_aliases"],
+        *(version for version, _, _ in versions("pytorch-smp")),
+    }:
         if version.count(".") < 2:
             # a short version is the newest patch release here; the SDK puts it into the tag as it
             # is
