@@ -242,19 +242,14 @@ class Reading:
     def locate(self, path: ValuePath) -> ValuePath:
         """Return the path at which a value of the request is set: its path in the overrides if they
         set it, otherwise `path`, its path in the job."""
-        if not path or not self.overrides:
-            return path
-        for keys in self._keys_in_request(path):
-            override = self.override_of(*keys)
-            if override is not None:
-                return override
-        return path
-
-    def _keys_in_request(self, path: ValuePath) -> Iterator[Keys]:
-        """Yield where the value at a path of the job may stand in the request."""
         for start, keys_of in self.paths.items():
-            if path[: len(start)] == start:
-                yield from keys_of(path[len(start) :])
+            if path[: len(start)] != start:
+                continue
+            for keys in keys_of(path[len(start) :]):
+                override = self.override_of(*keys)
+                if override is not None:
+                    return override
+        return path
 
 
 @dataclass(frozen=True, eq=False)
@@ -327,6 +322,11 @@ class Fault(NamedTuple):
 Check = Callable[[Subject], Iterable[Fault]]
 
 
+def _check_elsewhere(_: Subject) -> Iterable[Fault]:
+    """Stand for the check of a rule whose violations other code finds, such as `Service.check`."""
+    return ()
+
+
 class Nature(str, Enum):
     """What a rule reports. It says whether `--ignore` can help."""
 
@@ -345,10 +345,9 @@ class Rule(NamedTuple):
 
     code: str
     level: Level
-    check: Check | None
-    """None for a rule that only the target can check, in `Service.check`."""
-    text: str = ""
-    """The documentation of a rule without a check."""
+    check: Check
+    text: str
+    """The documentation, which is the docstring of the check if there is one."""
     nature: Nature = Nature.JUDGEMENT
     needs_request: bool = True
     """Whether a target's rule can only check a job that was compiled to a request."""
@@ -361,31 +360,15 @@ class Rule(NamedTuple):
     @property
     def summary(self) -> str:
         """The first paragraph of the documentation, which states the problem, as one line."""
-        return self._documentation.partition("\n\n")[0].replace("\n", " ")
+        return inspect.cleandoc(self.text).partition("\n\n")[0].replace("\n", " ")
 
     @property
     def explanation(self) -> str:
         """The rest of the documentation, which explains why the problem matters and what to do."""
-        return self._documentation.partition("\n\n")[2].strip()
-
-    @property
-    def _documentation(self) -> str:
-        if self.check is None:
-            return inspect.cleandoc(self.text)
-
-        text = inspect.getdoc(self.check)
-        assert text, f"the rule {self.code} has no text"
-        return text
-
-    @property
-    def module(self) -> str | None:
-        """The name of the module that defines the check; None if the rule has no check."""
-        return None if self.check is None else self.check.__module__
+        return inspect.cleandoc(self.text).partition("\n\n")[2].strip()
 
     def findings(self, subject: Subject) -> Iterator[Finding]:
-        """Yield the rule's findings for a job; none if the rule has no check."""
-        if self.check is None:
-            return
+        """Yield the rule's findings for a job."""
         for fault in self.check(subject):
             hint = fault.hint
             path = subject.reading.locate(fault.path)
@@ -417,18 +400,26 @@ def rule(
     """Return a decorator that registers a check under its code."""
 
     def register(check: Check) -> Check:
-        assert code not in registered, f"two rules are called {code}"
-        registered[code] = Rule(code, level, check, "", nature, needs_request)
+        assert check.__doc__, f"the rule {code} has no text"
+        declare(code, level, check.__doc__, nature, check, needs_request=needs_request)
         return check
 
     return register
 
 
-def declare(code: str, level: Level, text: str, nature: Nature = Nature.JUDGEMENT) -> None:
-    """Register a rule without a check function: other code finds its violations. `text` is the
-    rule's documentation, which a check would have as its docstring."""
+def declare(
+    code: str,
+    level: Level,
+    text: str,
+    nature: Nature = Nature.JUDGEMENT,
+    check: Check = _check_elsewhere,
+    *,
+    needs_request: bool = True,
+) -> None:
+    """Register a rule, of which `text` is the documentation. Without a check, other code finds its
+    violations."""
     assert code not in registered, f"two rules are called {code}"
-    registered[code] = Rule(code, level, None, text, nature)
+    registered[code] = Rule(code, level, check, text, nature, needs_request)
 
 
 def declare_all(file: Path) -> None:
@@ -528,40 +519,26 @@ def check_plan(
     ignored = {rule_named(code) for code in ignore}
     for unwanted in ignored:
         if not unwanted.can_be_ignored:
-            raise _not_ignorable(unwanted)
+            hint = f"`cloudtrain explain {unwanted.code}` says what to do about it"
+            raise UsageError(f"`{unwanted.code}` cannot be ignored", hint=hint, code="CT930")
 
     target = subject.target
     load_rules(target)
-    skipped: list[str | None] = []
+    skipped = []
     if subject.processing is not None:
-        skipped += target.parts.get("training_rules", "").split()
+        skipped = target.parts.get("training_rules", "").split()
 
     findings: list[Finding] = []
     for code, known in sorted(registered.items()):
         is_of_target = code.startswith(target.prefix) and not (portable and known.needs_request)
         if not is_of_target and not code.startswith(PORTABLE):
             continue
-        if known.module not in skipped and known not in ignored:
+        if known.check.__module__ not in skipped and known not in ignored:
             findings += known.findings(subject)
 
     order = list(Level)
     findings.sort(key=lambda finding: (order.index(finding.level), finding.code))
     return tuple(findings)
-
-
-def _not_ignorable(rule: Rule) -> UsageError:
-    """Return the error for `--ignore` with a rule that is no judgement."""
-    if rule.nature is Nature.CAP:
-        message = f"`{rule.code}` keeps your budget, so it cannot be ignored"
-        hint = (
-            "shorten `max_runtime`, use smaller instances, or raise the cap in your own "
-            "`cloudtrain.toml`"
-        )
-        return UsageError(message, hint=hint, code="CT930")
-    message = f"`{rule.code}` cannot be ignored, because the job could not run nevertheless"
-    return UsageError(
-        message, hint=f"`cloudtrain explain {rule.code}` says what to do about it", code="CT930"
-    )
 
 
 # Functions that read values from a finished request. Overrides can put anything into a request, so

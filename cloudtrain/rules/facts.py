@@ -8,7 +8,7 @@ import os
 import pathlib
 from collections.abc import Callable, Iterator
 from math import inf
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from cloudtrain.documents.document import parse_python
 from cloudtrain.errors import JobError
@@ -64,7 +64,7 @@ def one_for_all(entry: InstanceType, count: int) -> InstanceType | None:
             return False
         return row.gpus >= entry.gpus * count
 
-    return _best(entry, fits, lambda row: not _holds_as_much(row, entry))
+    return _best(entry, fits)
 
 
 def has_rdma_somewhere(entry: InstanceType) -> bool:
@@ -84,13 +84,10 @@ def with_rdma(entry: InstanceType) -> str | None:
     def fits(row: InstanceType) -> bool:
         if row.interconnect != "rdma":
             return False
-        is_no_less = row.gpus > 0 and _holds_as_much(row, entry)
+        is_no_less = row.gpus > 0 and row.gpu_memory_gib >= entry.gpu_memory_gib
         return is_no_less or _model(row) == _model(entry)
 
-    def lack(row: InstanceType) -> tuple[bool, bool]:
-        return _model(row) != _model(entry), not _holds_as_much(row, entry)
-
-    better = _best(entry, fits, lack)
+    better = _best(entry, fits)
     return f"use `{better.name}` ({describe(better)})" if better else None
 
 
@@ -114,17 +111,15 @@ def successor(entry: InstanceType) -> str | None:
     return f"use for example `{best.name}` ({describe(best)})" if best else None
 
 
-def _best(
-    entry: InstanceType,
-    fits: Callable[[InstanceType], bool],
-    lack: Callable[[InstanceType], object] = lambda _: None,
-) -> InstanceType | None:
+def _best(entry: InstanceType, fits: Callable[[InstanceType], bool]) -> InstanceType | None:
     """Return the cheapest offered type of the target of `entry` that fits; None if there is none.
-    Types with a smaller `lack` come before cheaper ones, and types without a price last. Slices of
-    GPUs and Arm machines are never returned."""
+    Types with the GPU model of `entry` and at least its GPU memory come before cheaper ones, and
+    types without a price last. Slices of GPUs and Arm machines are never returned."""
 
     def rank(row: InstanceType) -> tuple[object, ...]:
-        return lack(row), row.price or inf, row.gpus, row.vcpus, row.name
+        is_other = _model(row) != _model(entry)
+        has_less = row.gpu_memory_gib < entry.gpu_memory_gib
+        return is_other, has_less, row.price or inf, row.gpus, row.vcpus, row.name
 
     rows = []
     for row in filter(fits, instance_types(entry.target)):
@@ -138,10 +133,6 @@ def _model(row: InstanceType) -> tuple[str, str]:
     `H100-NVL-94GB`), and the model of its AWS Neuron devices, such as `Trainium`. Either is empty
     if the type has no such device."""
     return row.gpu.partition("-")[0], row.neuron
-
-
-def _holds_as_much(row: InstanceType, entry: InstanceType) -> bool:
-    return row.gpu_memory_gib >= entry.gpu_memory_gib
 
 
 def describe(row: InstanceType) -> str:
@@ -182,11 +173,13 @@ def _type_with_same_gpus(entry: InstanceType, target: str) -> InstanceType | Non
     if not entry.gpu:
         return None
 
-    network: Literal["rdma"] | None = None
-    if entry.interconnect == "rdma":
-        network = "rdma"
     try:
-        return choose(target, gpu=entry.gpu, gpus_per_instance=entry.gpus, interconnect=network)
+        return choose(
+            target,
+            gpu=entry.gpu,
+            gpus_per_instance=entry.gpus,
+            interconnect=entry.interconnect,
+        )
     except JobError:
         return None
 
@@ -270,27 +263,26 @@ def split_uri(uri: str) -> tuple[str, ...]:
 
 def split_path(path: str) -> tuple[str, ...]:
     """Return the parts of a path on this machine, with links resolved."""
-    real = pathlib.Path(os.path.realpath(path))
-    return ("file", *real.parts[1:])
+    return ("file", *pathlib.Path(os.path.realpath(path)).parts[1:])
 
 
 # Names of torch's distributed training, each with the PyTorch version that introduced it.
 
 Version = tuple[int, int]
 
-FIRST_VERSION: dict[tuple[str, str], Version] = {
-    ("torch.distributed.device_mesh", ""): (2, 2),
-    ("torch.distributed.pipelining", ""): (2, 4),
-    ("torch.distributed.tensor", "DTensor"): (2, 5),
-    ("torch.distributed.pipelining", "ScheduleInterleavedZeroBubble"): (2, 5),
-    ("torch.distributed.pipelining.schedules", "ScheduleInterleavedZeroBubble"): (2, 5),
-    ("torch.distributed.pipelining", "ScheduleZBVZeroBubble"): (2, 6),
-    ("torch.distributed.pipelining.schedules", "ScheduleZBVZeroBubble"): (2, 6),
-    ("torch.distributed.fsdp", "fully_shard"): (2, 6),
-    ("torch.distributed.fsdp", "MixedPrecisionPolicy"): (2, 6),
+FIRST_VERSION: dict[str, Version] = {
+    "torch.distributed.device_mesh": (2, 2),
+    "torch.distributed.pipelining": (2, 4),
+    "torch.distributed.tensor.DTensor": (2, 5),
+    "torch.distributed.pipelining.ScheduleInterleavedZeroBubble": (2, 5),
+    "torch.distributed.pipelining.schedules.ScheduleInterleavedZeroBubble": (2, 5),
+    "torch.distributed.pipelining.ScheduleZBVZeroBubble": (2, 6),
+    "torch.distributed.pipelining.schedules.ScheduleZBVZeroBubble": (2, 6),
+    "torch.distributed.fsdp.fully_shard": (2, 6),
+    "torch.distributed.fsdp.MixedPrecisionPolicy": (2, 6),
 }
-"""Maps module and name ("" for the module itself) to the first version with it (release notes of
-PyTorch 2.2 to 2.6)."""
+"""Maps modules and names in them to the first version with it (release notes of PyTorch 2.2 to
+2.6)."""
 
 SCHEDULES: dict[str, Version] = {"zero-bubble": (2, 5), "zero-bubble-v": (2, 6)}
 """Maps values of the hyperparameter `schedule` to versions, for scripts that import
@@ -310,25 +302,23 @@ def too_new(source: str, version: Version) -> Iterator[tuple[str, Version]]:
     except SyntaxError:
         return
 
-    for module, name in sorted(set(_imports(tree))):
-        first = FIRST_VERSION.get((module, name), (0, 0))
+    for name in sorted(set(_imports(tree))):
+        first = FIRST_VERSION.get(name, (0, 0))
         if first > version:
-            yield (f"{module}.{name}" if name else module), first
+            yield name, first
 
 
 def uses_pipelining(source: str) -> bool:
     return "torch.distributed.pipelining" in source
 
 
-def _imports(tree: ast.AST) -> Iterator[tuple[str, str]]:
-    """Yield module and name of every absolute import, the name empty for a module. An imported name
-    may be a module, so it is also yielded as one."""
+def _imports(tree: ast.AST) -> Iterator[str]:
+    """Yield the modules of every absolute import, and the names that it takes from them."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                yield alias.name, ""
+                yield alias.name
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            yield node.module, ""
+            yield node.module
             for alias in node.names:
-                yield node.module, alias.name
-                yield f"{node.module}.{alias.name}", ""
+                yield f"{node.module}.{alias.name}"

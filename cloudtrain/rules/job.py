@@ -512,17 +512,16 @@ def instances_without_distribution(subject: Subject) -> Iterator[Fault]:
     if count < 2 or not has_script:
         return
 
-    message = f"each of the {count} instances would run the whole script alone"
-    if job.distribution.type != "none":
-        place = (reading.service + OVERRIDES, reading.distribution_key)
-        yield Fault(message, removal(place), place)
-        return
     kind = "tensorflow" if job.environment.framework == "tensorflow" else "torch"
+    place: ValuePath = ("distribution",)
     hint = (
         f"add `distribution: {{type: {kind}}}`, or ignore this for independent work with "
         "`--ignore CT501`"
     )
-    yield Fault(message, hint, ("distribution",))
+    if job.distribution.type != "none":
+        place = (reading.service + OVERRIDES, reading.distribution_key)
+        hint = removal(place)
+    yield Fault(f"each of the {count} instances would run the whole script alone", hint, place)
 
 
 @rule("CT502", Level.WARNING)
@@ -542,16 +541,15 @@ def idle_gpus(subject: Subject) -> Iterator[Fault]:
         processes = 1
     if gpus < 2 or processes is None or processes >= gpus:
         return
+    path: ValuePath = ("distribution",)
+    if processes > 1:
+        path = ("distribution", "processes_per_instance")
+    message = f"{plural(processes, 'process')} on an instance with {gpus} GPUs"
     hint = (
         f"use `distribution: {{type: torch, processes_per_instance: {gpus}}}`, or an "
         "instance with fewer GPUs"
     )
-    if processes > 1:
-        message = f"{processes} processes on an instance with {gpus} GPUs"
-        yield Fault(message, hint, ("distribution", "processes_per_instance"))
-    else:
-        message = f"{processes} process on an instance with {gpus} GPUs"
-        yield Fault(message, hint, ("distribution",))
+    yield Fault(message, hint, path)
 
 
 @rule("CT503", Level.ERROR)
@@ -603,13 +601,10 @@ declare(
 def not_succeeded(path: ValuePath, name: str, state: str | None) -> Finding:
     """Return the finding for an input from the run `name`, which did not succeed. `state` is None
     if the run does not exist on the target."""
-    message = f"the run `{name}` is {state}"
-    if state is None:
-        message = f"the run `{name}` no longer exists"
+    message = f"the run `{name}` is {state or 'deleted'}, so its output is incomplete"
     hint = "run it again first"
     if state in ("pending", "queued", "preparing", "running"):
         hint = f"wait for it: `cloudtrain wait {name}`"
-    message += ", so its output is incomplete"
     return finding_of("CT531", message, hint, path)
 
 
@@ -629,8 +624,7 @@ declare(
 
 def not_asked(whom: str, about: str, why: str, hint: str | None) -> Finding:
     """Return the finding for a question that cloudtrain did not ask `whom`, the target."""
-    message = f"cloudtrain did not ask {whom} about {about}, because {why}"
-    return finding_of("CT541", message, hint)
+    return finding_of("CT541", f"cloudtrain did not ask {whom} about {about}, because {why}", hint)
 
 
 declare(
@@ -662,14 +656,14 @@ def instances_do_the_same(subject: Subject) -> Iterator[Fault]:
         return
     if any(item.shard for item in job.inputs.values()):
         return
-    message = f"all {count} instances would do the same work"
-    anyway = "`--ignore CT521` if the script divides the work itself"
-    name = next(iter(job.inputs), None)
-    if name is None:
-        hint = f"use one instance, or shard an input; {anyway}"
-        yield Fault(message, hint, ("resources", "instance_count"))
-    else:
-        yield Fault(message, f"add `shard: true` under `inputs.{name}`; {anyway}", ("inputs", name))
+    path: ValuePath = ("resources", "instance_count")
+    if job.inputs:
+        path = ("inputs", next(iter(job.inputs)))
+    hint = (
+        "use one instance, or add `shard: true` to an input; `--ignore CT521` if the script "
+        "divides the work itself"
+    )
+    yield Fault(f"all {count} instances would do the same work", hint, path)
 
 
 @rule("CT522", Level.NOTICE)
