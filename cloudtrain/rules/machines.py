@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from datetime import date
 from typing import Any
 
 from cloudtrain.errors import InPlace, SettingsError
@@ -65,17 +64,17 @@ def no_limit(subject: Subject, ends_it: str) -> Iterator[Fault]:
     run = subject.reading.longest_run
     if run is None or subject.reading.max_runtime is not None:
         return
-    hourly = machines.hourly
-    if hourly is None:
-        gpus = [group.gpus * group.count for group in machines.groups]
-        is_dear = max(gpus, default=0) >= _MANY_GPUS
-        cost = ""
+    cost = ""
+    if machines.hourly is None:
+        is_dear = any(group.gpus * group.count >= _MANY_GPUS for group in machines.groups)
     else:
-        is_dear = over(hourly, run) >= _DEAR
-        cost = f": ${hourly:,.2f} an hour, up to ${over(hourly, run):,.2f}"
+        most = over(machines.hourly, run)
+        is_dear = most >= _DEAR
+        cost = f", which costs up to ${most:,.2f}"
     if is_dear:
         message = f"nothing ends the job before {ends_it} of {format_duration(run)}{cost}"
-        yield Fault(message, InPlace("add for example `max_runtime: 4h`"), _limit_path(subject))
+        path = ("max_runtime",) if subject.job.max_runtime else ()
+        yield Fault(message, InPlace("add for example `max_runtime: 4h`"), path)
 
 
 _OF_THE_PROJECT = (
@@ -241,14 +240,6 @@ def change_for(spending: Spending, left: float) -> tuple[ValuePath, str]:
     return ("max_runtime",), "use fewer or smaller instances, a shorter `max_runtime`"
 
 
-def _limit_path(subject: Subject) -> ValuePath:
-    """Return the path of `max_runtime` if the job or its overrides set a time limit, otherwise an
-    empty path."""
-    if subject.job.max_runtime or subject.reading.max_runtime:
-        return ("max_runtime",)
-    return ()
-
-
 # Rules about instance types: they must match the job's description and still be offered.
 
 
@@ -273,10 +264,7 @@ def type_is_not_as_described(subject: Subject) -> Iterator[Fault]:
             yield Fault(message, hint, ("resources", "gpus_per_instance"))
 
         if resources.interconnect == "rdma" and entry.interconnect != "rdma":
-            what = f"no {fabric(entry)}"
-            if entry.fabric:
-                what = f"{fabric(entry)} without SR-IOV"
-            message = f"`{entry.name}` has {what}, and the job asks for RDMA"
+            message = f"`{entry.name}` has no RDMA, and the job asks for it"
             hint = with_rdma(entry) or "remove `interconnect`, or name another type"
             yield Fault(message, hint, ("resources", "interconnect"))
 
@@ -290,10 +278,7 @@ def retired_type(subject: Subject, *, after: str = "", until: str = "9999") -> I
     for group in subject.reading.machines.groups:
         last = last_day(group.known) or ""
         if group.known and after < last <= until:
-            words = "will be retired on"
-            if last <= str(date.today()):
-                words = "is retired: it has not been offered since"
-            message = f"`{group.known.name}` {words} {last}"
+            message = f"`{group.known.name}` is retired: it is not offered from {last} on"
             yield Fault(message, successor(group.known) or lists, group.path)
 
 
@@ -423,12 +408,11 @@ def mpi_with_one_process(subject: Subject) -> Iterator[Fault]:
     if processes != 1:
         return
 
-    where = f"one `{group.instance_type}`" if group.instance_type else "one instance"
     hint = "set `distribution.processes_per_instance` to 2 or more, or use more instances"
     if group.accelerators:
         hint = "use more instances, or a type with more GPUs"  # two ranks cannot share a GPU
     path = _COUNT if requested else ("distribution",)
-    yield Fault(f"`{distribution.type}` starts a single process on {where}", hint, path)
+    yield Fault(f"`{distribution.type}` starts a single process on one instance", hint, path)
 
 
 def _too_many(subject: Subject) -> Iterator[Fault]:

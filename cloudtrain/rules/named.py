@@ -59,29 +59,20 @@ def _only(name: str, patterns: Mapping[Kind, str]) -> Kind | None:
     return kinds[0] if len(kinds) == 1 else None
 
 
-def wanted_frameworks(subject: Subject) -> tuple[Framework, ...]:
-    """Return the frameworks that the job needs, PyTorch or TensorFlow: the one of its distribution,
-    and the one in `environment.framework`."""
-    distribution = subject.reading.distribution.type
-    framework = subject.job.environment.framework
-    frameworks: list[Framework] = []
-    if distribution in ("torch", "deepspeed"):
-        frameworks.append("pytorch")
-    if distribution == "tensorflow":
-        frameworks.append("tensorflow")
-    if framework in ("pytorch", "tensorflow"):
-        frameworks.append(framework)
-    return tuple(dict.fromkeys(frameworks))
+_OF_DISTRIBUTIONS = {"torch": "pytorch", "deepspeed": "pytorch", "tensorflow": "tensorflow"}
 
 
-def missing_framework(subject: Subject, made_for: str | None) -> Framework | None:
-    """Return a framework that the job needs and that is missing in an image made for the framework
-    `made_for`. None if no framework is missing, if `made_for` is None, or if the job installs
-    requirements, which may contain it."""
-    if made_for is None or subject.job.environment.requirements:
+def missing_framework(subject: Subject, made_for: str | None) -> str | None:
+    """Return the framework, PyTorch or TensorFlow, that the job needs for its distribution or in
+    `environment.framework`, and that is missing in an image made for the framework `made_for`.
+    None if no framework is missing, if `made_for` is None, or if the job installs requirements,
+    which may contain it."""
+    environment = subject.job.environment
+    if made_for is None or environment.requirements:
         return None
-    for framework in wanted_frameworks(subject):
-        if framework != made_for:
+    of_distribution = _OF_DISTRIBUTIONS.get(subject.reading.distribution.type)
+    for framework in (of_distribution, environment.framework):
+        if framework in _FRAMEWORKS and framework != made_for:
             return framework
     return None
 

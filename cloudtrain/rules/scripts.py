@@ -111,20 +111,13 @@ def needs_a_person(subject: Subject) -> Iterator[Fault]:
     name of notebooks, too. `input()` ends with an EOFError, because a run has no keyboard. Calls
     inside of `try`, or behind a condition, are left alone.
     """
-    for name, hint in _ATTENDED.items():
-        lines: dict[str, list[str]] = {}
-        for file, line, called in subject.syntax.attended:
-            if called == name:
-                lines.setdefault(file, []).append(str(line))
+    lines: dict[tuple[str, str], list[str]] = {}
+    for file, line, name in subject.syntax.attended:
+        lines.setdefault((name, file), []).append(f"{file}:{line}")
+    for (name, _), places in lines.items():
         why = "and a run has no keyboard" if name == "input" else "which only a notebook has"
-        for file, numbers in lines.items():
-            words = "line" if len(numbers) == 1 else "lines"
-            listed = ", ".join(numbers[:5])
-            if len(numbers) > 5:
-                listed += ", ..."
-            where = f"{words} {listed} of `{file}`"
-            message = f"`{name}()` is called in {where}, {why}"
-            yield Fault(message, hint, ("entry_point",))
+        message = f"`{name}()` is called in `{places[0]}`, {why}"
+        yield Fault(message, _ATTENDED[name], ("entry_point",), tuple(places))
 
 
 _ATTENDED = {
@@ -398,14 +391,13 @@ def _options_with_paths(subject: Subject) -> Iterator[Fault]:
         key = re.sub(r"\W", "_", name)
         new = f"${{{{inputs.{key}}}}}"
         data = quote(f"inputs.{key}.{subject.target.name}={existing}")
-        words = f"--set {data}"
         place: ValuePath = ("hyperparameters", name)
         if name in subject.reading.parameters:
             value_of_option = quote(f"{dotted(place)}={new}")
-            hint = f"name it as an input: `{words} --set {value_of_option}`"
+            hint = f"name it as an input: `--set {data} --set {value_of_option}`"
         else:
             place = ("arguments",) if subject.job.arguments else ("entry_point",)
-            hint = f"name it as an input with `{words}`, and pass `--{name} '{new}'`"
+            hint = f"name it as an input with `--set {data}`, and pass `--{name} '{new}'`"
         message = f"`--{name} {path}` is a path of this machine, which the run does not have"
         yield Fault(message, hint, place)
 

@@ -18,11 +18,11 @@ from cloudtrain.code.ignore import IGNORE_FILE, ignore_line
 from cloudtrain.code.secret_names import credentials_in
 from cloudtrain.code.suspects import suspects
 from cloudtrain.code.tree import LIMIT, NOTABLE, Tree, largest_files, size_hint
-from cloudtrain.errors import InPlace, did_you_mean
+from cloudtrain.errors import InPlace, did_you_mean, shortened
 from cloudtrain.job.data import texts_in
 from cloudtrain.job.model import OVERRIDES, format_size
 from cloudtrain.plans.plan import Level
-from cloudtrain.rules.engine import Fault, Nature, Subject, ValuePath, rule
+from cloudtrain.rules.engine import Fault, Nature, Subject, ValuePath, plural, rule
 from cloudtrain.rules.facts import DataPlace
 from cloudtrain.runtime.secret_values import VARIABLE
 from cloudtrain.system.plugins import ability, part, target_names
@@ -325,12 +325,10 @@ def entry_point_in_bundle(subject: Subject) -> Iterator[Fault]:
             if entry.path.endswith(".py"):
                 module = entry.path.removesuffix(".py").replace("/", ".")
                 modules.append(f"-m {module}")
-        hint: str | None = did_you_mean(entry_point, modules[:50])
-        if hint is None:
-            hint = f"for an installed module, write `command: python {entry_point}` in its place"
-        name = entry_point.removeprefix("-m ")
-        message = f"there is no module `{name}` in the source folder"
-        yield Fault(message, hint, ("entry_point",))
+        near = did_you_mean(entry_point, modules[:50])
+        message = f"there is no module `{entry_point.removeprefix('-m ')}` in the source folder"
+        hint = f"for an installed module, write `command: python {entry_point}` in its place"
+        yield Fault(message, near or hint, ("entry_point",))
 
 
 @rule("CT102", Level.ERROR, Nature.FACT)
@@ -430,13 +428,13 @@ def name_that_cannot_be_sent(subject: Subject) -> Iterable[Fault]:
     if faults:
         path, what = faults[0]
         others = _more_files(len(faults) - 1)
-        shown = _shortened_path(escape_path(path))
+        shown = shortened(escape_path(path), 200)
         message = f"`{subject.plan.target}` does not support `{shown}`, {what}{others}"
-        line = _shortened_path(ignore_line(path))
+        line = shortened(ignore_line(path), 200)
         hint = f"rename it, or add the line `{line}` to `{IGNORE_FILE}` in `source_dir`"
         details = []
         for path, what in faults[:_MOST_PLACES]:
-            details.append(f"{_shortened_path(escape_path(path))}: {what}")
+            details.append(f"{shortened(escape_path(path), 200)}: {what}")
         yield Fault(message, hint, ("source_dir",), tuple(details))
 
 
@@ -489,9 +487,7 @@ def bundled_secrets(tree: Tree, *, certain: bool) -> Iterator[Fault]:
 
 def _more_files(count: int) -> str:
     """Return the end of a list of files: `, and 3 more files`; empty for 0."""
-    if count == 1:
-        return ", and 1 more file"
-    return f", and {count} more files" if count else ""
+    return f", and {plural(count, 'more file')}" if count else ""
 
 
 def _size_fault(tree: Tree, why: str) -> Fault:
@@ -509,13 +505,6 @@ def refuse_archive_path(path: str) -> str | None:
     return None
 
 
-def _shortened_path(name: str) -> str:
-    """Return a path with its middle left out, if it is long."""
-    if len(name) <= 200:
-        return name
-    return f"{name[:120]}...{name[-60:]}"
-
-
 def _credentials(source: str) -> Iterator[Fault]:
     """Yield a fault for the files of local data whose names are those of credentials files."""
     try:
@@ -526,9 +515,8 @@ def _credentials(source: str) -> Iterator[Fault]:
     lines = [f"{escape_path(path)}: {what}" for path, what in credentials.items()]
 
     if lines:
-        message = f"the data in `{source}` contains a credentials file ({lines[0]})"
-        if len(lines) > 1:
-            message += f" and {len(lines) - 1} more"
+        others = _more_files(len(lines) - 1)
+        message = f"the data in `{source}` contains a credentials file ({lines[0]}){others}"
         hint = "remove it from the folder, or accept it with `--ignore CT304`"
         yield Fault(message, hint, ("inputs",), tuple(lines))
 
@@ -553,9 +541,8 @@ def _missing(
     for candidate in files:
         if candidate.endswith(suffixes) and not candidate.startswith("cloudtrain/"):
             candidates.append(candidate)
-    hint: str | None = did_you_mean(name, candidates[:50])
-    if hint is None:
-        hint = "check `source_dir`: it has no file with a similar name"
+    near = did_you_mean(name, candidates[:50])
+    hint = near or "check `source_dir`: it has no file with a similar name"
     yield Fault(f"there is no file `{file}` in the source folder", hint, path)
 
 
