@@ -472,14 +472,14 @@ def wait_shorter_than_run(subject: Subject) -> Iterator[Fault]:
     if spot is None or not spot.max_wait or not limit:
         return
     if spot.max_wait < limit:
-        run = exact_duration(limit)
-        hint = f"set `spot.max_wait` to at least `{run}`"
-        yield Fault(short_wait(spot.max_wait, run), hint, ("spot", "max_wait"))
+        hint = f"set `spot.max_wait` to at least `{exact_duration(limit)}`"
+        yield Fault(short_wait(spot.max_wait, limit), hint, ("spot", "max_wait"))
 
 
-def short_wait(wait: int, run: str) -> str:
+def short_wait(wait: int, run: int) -> str:
     """Return the message for a wait for spot capacity that is shorter than the run."""
-    return f"`spot.max_wait` ({exact_duration(wait)}) is shorter than `max_runtime` ({run})"
+    limit = exact_duration(run)
+    return f"`spot.max_wait` ({exact_duration(wait)}) is shorter than `max_runtime` ({limit})"
 
 
 def instance_count(subject: Subject) -> int:

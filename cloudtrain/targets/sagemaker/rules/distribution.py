@@ -10,7 +10,7 @@ from datetime import date
 from cloudtrain.errors import join_names
 from cloudtrain.job.distribution import SMP, TensorFlow
 from cloudtrain.machines.choose import MachineGroup
-from cloudtrain.machines.table import InstanceType, instance_types
+from cloudtrain.machines.table import InstanceType
 from cloudtrain.plans.plan import Level
 from cloudtrain.plans.processes import Processes
 from cloudtrain.rules.engine import (
@@ -39,7 +39,7 @@ from cloudtrain.targets.sagemaker.reading import TRAINING_MODULE, read
 _FIRST_TORCHRUN = {"gpu": "1.13.1", "cpu": "1.13.1", "neuron": "1.11.0"}
 """The first PyTorch images whose toolkit starts torchrun: sagemaker 2.257.7, fw_utils.py."""
 
-_FIRST_MULTI_WORKER = "2.9"
+_FIRST_MULTI_WORKER = (2, 9)
 """The first TensorFlow images whose toolkit writes TF_CONFIG for workers: sagemaker 2.257.7,
 fw_utils.py."""
 
@@ -111,12 +111,10 @@ def multi_worker_too_new(subject: Subject) -> Iterator[Fault]:
     distribution = reading.distribution
     if image is None or not isinstance(distribution, TensorFlow):
         return
-    if reading.start.by != "toolkit":
+    if reading.start.by != "toolkit" or distribution.strategy != "multi_worker_mirrored":
         return
     framework, version = image.engine
-    if distribution.strategy != "multi_worker_mirrored" or framework != "tensorflow":
-        return
-    if numbers(version) < numbers(_FIRST_MULTI_WORKER):
+    if framework == "tensorflow" and numbers(version) < _FIRST_MULTI_WORKER:
         message = (
             "the toolkit knows `multi_worker_mirrored` from TensorFlow 2.9 on, and the image "
             f"has {version}"
@@ -331,8 +329,7 @@ def image_without_smddp(subject: Subject) -> Iterator[Fault]:
         return
     if subject.reading.distribution.type != "smddp":
         return
-    others = _images_with_smddp(image.engine[0])
-    message = f"the image of {image_name(image)} does not have `smddp`; {others}"
+    message = f"the image of {image_name(image)} does not have `smddp`"
     path = read(subject).image_path or ("distribution",)
     yield Fault(message, _instead_of_smddp(subject), path)
 
@@ -347,11 +344,7 @@ def type_without_smddp(subject: Subject) -> Iterator[Fault]:
     """
     if subject.reading.distribution.type != "smddp":
         return
-    image = read(subject).image
-    hint = _instead_of_smddp(subject)
-    if image is None or image.smddp:
-        supported = [f"`{row.name}`" for row in instance_types("sagemaker") if row.smddp]
-        hint += f"; or use {' or '.join(supported)}"
+    hint = f"{_instead_of_smddp(subject)}; or use `ml.p4d.24xlarge` or `ml.p4de.24xlarge`"
     for group in subject.reading.machines.spanned:
         entry = group.known
         if entry and not entry.smddp and not entry.smddp_in_sdk:
@@ -386,13 +379,8 @@ def distribution_ignored(subject: Subject) -> Iterator[Fault]:
         return
     if start.starts(reading.launcher):
         return
-    kind = reading.distribution.type
-    count = reading.machines.spanned_count
-    who = "the one instance" if count == 1 else f"each of the {count} instances"
-    owner = "your own image" if start.framework == "generic" else TITLES[start.framework]
-    message = (
-        f"the training toolkit of {owner} ignores `{kind}`: {who} would run one process, alone"
-    )
+    ignored = f"the image's training toolkit ignores `{reading.distribution.type}`"
+    message = f"{ignored}: every instance would run one process, alone"
     yield Fault(message, _how_to_start(subject, start.framework), ("distribution",))
 
 
@@ -412,8 +400,6 @@ def image_without_smp(subject: Subject) -> Iterator[Fault]:
     if image.smp == version:
         return
     message = f"the image of {image_name(image)} does not have version {version} of `smp`"
-    if image.smp:
-        message += f", but version {image.smp}"
     path = read(subject).image_path or ("distribution",)
     yield Fault(message, _image_with_smp(version), path)
 
@@ -432,31 +418,14 @@ def _instead_of_smddp(subject: Subject) -> str:
     return "write `distribution: {type: torch}`, and `nccl` where the script says `smddp`"
 
 
-def _images_with_smddp(framework: str) -> str:
-    """Return in words which versions of the framework have the library SMDDP."""
-    names = [image.version for image in _gpu_images(framework) if image.smddp]
-    if not names:
-        return "none has it"
-    return f"those from {names[0]} to {names[-1]} have it"
-
-
-def _gpu_images(framework: str) -> Iterator[Image]:
-    """Yield AWS's GPU images of a framework, the oldest version first."""
-    for version in versions(framework, "gpu"):
-        yield resolve_image(framework, version, region="us-east-1", device="gpu")
-
-
 def _image_with_smp(version: int) -> str:
     """Return a hint on which images have this version of SMP."""
     of_version_2 = smp_versions()
     if version == 2:
         return f"name framework and version instead of an image: PyTorch {join_names(of_version_2)}"
-    names = [image.version for image in _gpu_images("pytorch") if image.smp == 1]
-    old = join_names(names, most=len(names))
-    newest = of_version_2[-1]
     return (
-        f"use PyTorch {old}; or write `distribution: {{type: smp, version: 2}}`, and "
-        f'`environment: {{framework: pytorch, version: "{newest}"}}`'
+        "use PyTorch `2.0.0` or older; or write `distribution: {type: smp, version: 2}`, and "
+        f'`environment: {{framework: pytorch, version: "{of_version_2[-1]}"}}`'
     )
 
 
@@ -588,25 +557,17 @@ def image_unpatched(subject: Subject) -> Iterator[Fault]:
     end = end_of_patches(framework, version)
     if not end or end >= today:
         return
-    hint = _patched_instead(subject, image, today)
-    if hint:
-        of = ""
-        if image.framework == "huggingface":
-            of = f" of its {TITLES[framework]} {version}"
+    patched = next(iter(patched_instead(image, today)), None)
+    if patched is not None:
         message = (
-            f"the image of {image_name(image)} is no longer patched: AWS's support{of} "
-            f"ended on {end}"
+            f"the image of {image_name(image)} is no longer patched: AWS's support of "
+            f"{TITLES[framework]} {version} ended on {end}"
         )
-        yield Fault(message, hint, read(subject).image_path)
+        yield Fault(message, _how_to_be_patched(subject, image, patched), read(subject).image_path)
 
 
-def _patched_instead(subject: Subject, image: Image, today: str) -> str:
-    """Return a hint to ask for the next version that AWS still patches `today`, or for the newest;
-    empty if there is none."""
-    ends = patched_instead(image, today)
-    if not ends:
-        return ""
-
+def _how_to_be_patched(subject: Subject, image: Image, version: str) -> str:
+    """Return a hint to use an image of this version, which AWS still patches."""
     steps: list[str] = []
     environment = subject.job.environment
     kind = subject.reading.distribution.type
@@ -614,19 +575,12 @@ def _patched_instead(subject: Subject, image: Image, today: str) -> str:
     if needs_horovod or kind in ("smddp", "smp"):  # newer images lack these
         steps.append(f"write `distribution: {{type: {_own_distribution(image)}}}`")
     if read(subject).image_path[-1:] != ("version",):
-        steps.append(_by_framework(subject, image.framework, next(iter(ends))))
+        steps.append(_by_framework(subject, image.framework, version))
         return ", and ".join(steps)
 
     if environment.python:
         steps.append("remove `python`")
-    ways: list[str] = []
-    for version, end in ends.items():
-        until = f" (until {end})" if end else ""
-        ways.append(f'`version: "{version}"`{until}')
-    wanted = ways[0]
-    if not steps and len(ways) > 1:
-        wanted += f" or {ways[-1]}"
-    steps.append(f"use {wanted}")
+    steps.append(f'use `version: "{version}"`')
     return ", and ".join(steps)
 
 

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from cloudtrain.errors import InPlace, NearName, did_you_mean, join_names
 from cloudtrain.job.model import OVERRIDES, exact_duration, format_duration
 from cloudtrain.machines.choose import MachineGroup
-from cloudtrain.machines.table import instance_named, instance_types
+from cloudtrain.machines.table import InstanceType, instance_named, instance_types
 from cloudtrain.plans.plan import Level
 from cloudtrain.plans.processes import Processes
 from cloudtrain.rules import machines as shared
@@ -33,9 +33,8 @@ from cloudtrain.targets.sagemaker.fields import CHANNELS, MACHINES
 from cloudtrain.targets.sagemaker.reading import read
 from cloudtrain.targets.sagemaker.rules.distribution import devices_of, distribution_ignored
 
-_NEVER = (99,)
-_FINDS_EFA = {"pytorch": (2, 6)}
-"""The first images whose NCCL plugin needs no variable.
+_FINDS_EFA = (2, 6)
+"""The first images of PyTorch whose NCCL plugin needs no variable.
 
 Source: docker/2.6/py3/cu126/Dockerfile.gpu of PyTorch in aws/deep-learning-containers.
 """
@@ -58,9 +57,10 @@ def unknown_type(subject: Subject) -> Iterator[Fault]:
         if instance_named("sagemaker", f"ml.{name}") is not None:
             continue
         hint = counterpart(name, "sagemaker")
-        near = _nearest(name)
+        names = [row.name for row in instance_types("sagemaker")]
+        near = get_close_matches(name.lower(), names, n=1, cutoff=0.9)
         if not hint and near:
-            hint = NearName.of(near)
+            hint = NearName.of(near[0])
         hint = hint or "`cloudtrain instances --target sagemaker` lists the types"
         yield Fault(f"SageMaker has no instance type `{name}`", hint, group.path)
 
@@ -123,10 +123,10 @@ def efa_left_off(subject: Subject) -> Iterator[Fault]:
     if subject.reading.launcher in ("none", "tensorflow"):
         return
     for group in machines.spanned:
-        missing = _missing_variables(subject, group)
-        if group.known and missing:
-            variables = " ".join(missing)
-            message = f"the image's toolkit does not set `{variables}` on `{group.known.name}`"
+        missing = _missing_variables(subject, group.known) if group.known else {}
+        if missing:
+            names = join_names(list(missing))
+            message = f"the image's toolkit does not set {names} on `{group.instance_type}`"
             yield Fault(message, _how_to_set(subject, missing), group.path)
 
 
@@ -142,7 +142,6 @@ def fixed_disk_too_small(subject: Subject) -> Iterator[Fault]:
     if not isinstance(size, int):
         return
     overridden = subject.reading.override_of("ResourceConfig", "VolumeSizeInGB")
-    path = overridden or ("resources", "volume_size")
     hint = (
         "remove `volume_size`, and read the data on demand with `mode: mount`; or name "
         "a type with a larger disk"
@@ -154,7 +153,7 @@ def fixed_disk_too_small(subject: Subject) -> Iterator[Fault]:
                 f"`volume_size` asks for {size:,} GiB, and `{group.instance_type}` has a fixed "
                 f"disk of {disk:,} GB"
             )
-            yield Fault(message, hint, path)
+            yield Fault(message, hint, overridden or ("resources", "volume_size"))
 
 
 @rule("SM208", Level.ERROR)
@@ -175,45 +174,21 @@ def key_for_local_disk(subject: Subject) -> Iterator[Fault]:
             yield Fault(message, hint, path)
 
 
-def _nearest(name: str) -> str | None:
-    """Return the known type with the most similar name: `ml.g5.xlarge` for `ml.g5.xlrge`. None if
-    nothing is similar.
-
-    Family (`g5`) and size (`xlarge`) are compared separately, because many types share a size.
-    """
-    family, _, size = name.lower().removeprefix("ml.").rpartition(".")
-    sizes: dict[str, list[str]] = {}
-    for row in instance_types("sagemaker"):
-        row_size = row.name.rpartition(".")[2]
-        sizes.setdefault(row.family, []).append(row_size)
-
-    families = get_close_matches(family, sizes, n=1)
-    if not families:
-        return None
-    nearest = families[0]
-    near_sizes = get_close_matches(size, sizes[nearest], n=1, cutoff=0)
-    return f"ml.{nearest}.{near_sizes[0]}"
-
-
-def _missing_variables(subject: Subject, group: MachineGroup) -> list[str]:
-    """Return the EFA variables that the instance type needs and that are not set, such as
-    `FI_PROVIDER=efa`."""
-    entry = group.known
-    if entry is None or entry.interconnect != "rdma":
-        return []
-    if not entry.gpus and not entry.neuron_cores:
-        return []
+def _missing_variables(subject: Subject, entry: InstanceType) -> dict[str, str]:
+    """Return the EFA variables that the instance type needs and that are not set."""
+    if entry.interconnect != "rdma" or not (entry.gpus or entry.neuron_cores):
+        return {}
 
     image = read(subject).image
     if image is not None and entry.gpus:
         framework, version = image.engine
-        if numbers(version) >= _FINDS_EFA.get(framework, _NEVER):
-            return []
+        if framework == "pytorch" and numbers(version) >= _FINDS_EFA:
+            return {}
 
     variables = {"FI_PROVIDER": "efa"}
     if entry.family in RDMA_FAMILIES:
         variables["FI_EFA_USE_DEVICE_RDMA"] = "1"
-    return [f"{name}={value}" for name, value in variables.items() if not _is_set(subject, name)]
+    return {name: value for name, value in variables.items() if not _is_set(subject, name)}
 
 
 def _is_set(subject: Subject, name: str) -> bool:
@@ -228,16 +203,15 @@ def _is_set(subject: Subject, name: str) -> bool:
     return False
 
 
-def _how_to_set(subject: Subject, missing: list[str]) -> str:
+def _how_to_set(subject: Subject, missing: Mapping[str, str]) -> str:
     """Return a hint on how to set the variables. mpirun needs `-x` options to pass them to the
     ranks."""
     if subject.reading.launcher == "mpirun":
         is_plain_mpi = subject.reading.distribution.type in ("mpi", "horovod")
         field = "options" if is_plain_mpi else "mpi_options"
-        options = " ".join(f"-x {variable}" for variable in missing)
+        options = " ".join(f"-x {name}={value}" for name, value in missing.items())
         return f'write `{field}: "{options}"` under `distribution`'
-    pairs = [variable.split("=", 1) for variable in missing]
-    variables = ", ".join(f'{name}: "{value}"' for name, value in pairs)
+    variables = ", ".join(f'{name}: "{value}"' for name, value in missing.items())
     return f"write `environment: {{variables: {{{variables}}}}}`"
 
 
@@ -259,8 +233,7 @@ def group_names_repeat(subject: Subject) -> Iterator[Fault]:
         if name in names[:index]:
             message = f"two instance groups are called `{name}`"
             path = ("resources", "instance_groups", index, "name")
-            number = index + 1
-            yield Fault(message, InPlace(f"call one `{name}-{number}`"), path)
+            yield Fault(message, InPlace(f"call one `{name}-{index + 1}`"), path)
 
 
 @rule("SM212", Level.ERROR, Nature.FACT)
@@ -272,8 +245,9 @@ def unknown_group(subject: Subject) -> Iterator[Fault]:
     no instance receives the input.
     """
     known = [group.name for group in subject.reading.resources.instance_groups]
-    named: list[tuple[ValuePath, Sequence[str]]] = []
-    named.append((("resources", "distribution_groups"), subject.job.resources.distribution_groups))
+    named: list[tuple[ValuePath, Sequence[str]]] = [
+        (("resources", "distribution_groups"), subject.job.resources.distribution_groups)
+    ]
     for channel in rows_at(subject.plan.request, CHANNELS):
         named.append(((*_channel_path(subject, channel), "instance_groups"), _groups_of(channel)))
 
@@ -319,9 +293,7 @@ def machines_named_again(subject: Subject) -> Iterator[Fault]:
     and refuses a request that has two of them.
     """
     config = mapping_at(subject.plan.request, MACHINES)
-    ways = [
-        key for key in ("InstanceGroups", "InstancePreferences", "InstanceType") if config.get(key)
-    ]
+    ways = [*filter(config.get, ("InstanceGroups", "InstancePreferences", "InstanceType"))]
     if len(ways) > 1:
         message = f"`ResourceConfig` has {join_names(ways)}, of which the service takes one"
         path = (subject.reading.service + OVERRIDES, MACHINES)
@@ -374,14 +346,12 @@ def groups_unlike(subject: Subject) -> Iterator[Fault]:
     kinds: dict[str, str] = {}
     for group in _launched_groups(subject):
         if group.known and group.known.gpus:
-            kinds[group.name] = group.known.hardware
-    if len(set(kinds.values())) > 1:
-        text = ", ".join(f"`{name}` has {gpus}" for name, gpus in kinds.items())
-        first = next(iter(kinds))
-        message = f"the distribution spans groups with different GPUs: {text}"
+            kinds.setdefault(group.known.hardware, group.name)
+    if len(kinds) > 1:
+        message = f"the distribution spans groups with different GPUs: {', '.join(kinds)}"
         hint = (
-            f"write `distribution_groups: [{first}]` under `resources`, or give the groups one "
-            "instance type"
+            f"write `distribution_groups: [{next(iter(kinds.values()))}]` under `resources`, or "
+            "give the groups one instance type"
         )
         yield Fault(message, hint, ("resources", "instance_groups"))
 
@@ -434,20 +404,15 @@ def preferences_need_other_images(subject: Subject) -> Iterator[Fault]:
     processor (GPUs, Trainium, none, or ARM), the image fails to start, or leaves the accelerators
     idle.
     """
-    first: str | None = None
-    image_for = ""
+    image_for = None
     for group in _preferences(subject):
         if group.known is None:
             continue
         name = group.known.name
         kind = f"{_WORDS[group.device or 'cpu']}, {group.known.architecture}"
-        if first is None:
-            first = name
-            image_for = kind
-        elif kind != image_for:
-            message = (
-                f"the image is for `{first}` ({image_for}), and does not suit `{name}` ({kind})"
-            )
+        image_for = image_for or kind
+        if kind != image_for:
+            message = f"the image is for types with {image_for}, and `{name}` has {kind}"
             hint = f"remove `{name}`, or put types of one kind into the list"
             yield Fault(message, hint, group.path)
 
@@ -594,15 +559,10 @@ def wait_shorter_than_default_run(subject: Subject) -> Iterator[Fault]:
         return  # CT402 reports it
     wait = read(subject).seconds("MaxWaitTimeInSeconds")
     run = read(subject).seconds("MaxRuntimeInSeconds")
-    if wait is None or run is None:
+    if wait is None or run is None or wait >= run:
         return
-    if wait >= run:
-        return
-    limit = exact_duration(run)
-    if subject.job.max_runtime is None:
-        limit += ", the default"
     hint = f"set `max_runtime` to at most `{exact_duration(wait)}`"
-    yield Fault(short_wait(wait, limit), hint, ("spot", "max_wait"))
+    yield Fault(short_wait(wait, run), hint, ("spot", "max_wait"))
 
 
 @rule("SM404", Level.ERROR)
