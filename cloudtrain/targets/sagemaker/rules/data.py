@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
@@ -26,8 +25,6 @@ from cloudtrain.targets.sagemaker.compile.places import INPUT_ROOT
 from cloudtrain.targets.sagemaker.reading import read
 from cloudtrain.targets.sagemaker.request import SUBMIT_DIRECTORY, JsonMapping
 from cloudtrain.targets.sagemaker.rules.request import is_bucket
-
-_S3 = re.compile(r"(?:s3|https)://(?P<bucket>[^/]*)(?P<key>/.*)?", re.DOTALL)
 
 _PIPE = "Pipe"
 _PIPE_SETTINGS = {
@@ -54,21 +51,16 @@ def s3_address(subject: Subject) -> Iterator[Fault]:
         if is_reported and uri.startswith(f"s3://{bucket_of_account}"):
             continue  # by SM101 or SM105
 
+        scheme, _, rest = uri.partition("://")
+        bucket, slash, key = rest.partition("/")
+        is_one = bucket.startswith("arn:") or is_bucket(bucket, region)
+        if scheme == "https" or (scheme == "s3" and is_one):
+            continue
         hint = InPlace("write `s3://BUCKET/KEY`")
-        match = _S3.fullmatch(uri)
-        if match is None:
-            yield Fault(f"`{uri}` is not an address in S3", hint, path)
-            continue
-
-        bucket = match["bucket"]
-        is_arn = bucket.startswith("arn:")
-        if is_arn or not uri.startswith("s3://") or is_bucket(bucket, region):
-            continue
-        if is_bucket(bucket.lower(), region):
-            key = match["key"] or ""
-            hint = InPlace(f"write `s3://{bucket.lower()}{key}`")
-        what = f"`{bucket}` is not the name of a bucket" if bucket else "it names no bucket"
-        yield Fault(f"`{uri}` is not an address in S3: {what}", hint, path)
+        if scheme == "s3" and is_bucket(bucket.lower(), region):
+            hint = InPlace(f"write `s3://{bucket.lower()}{slash}{key}`")
+        message = f"`{uri}` is not an address in S3, or its bucket cannot have this name"
+        yield Fault(message, hint, path)
 
 
 @rule("SM502", Level.ERROR)
@@ -82,11 +74,8 @@ def channels_repeat(subject: Subject) -> Iterator[Fault]:
         if count < 2 or not isinstance(name, str):
             continue
         message = f"the channel `{name}` comes {count} times"
-        hint = "call one of them something else"
-        if name == CODE_CHANNEL:
-            message = f"the channel `{name}` brings the job's code"
-            hint = f"call the input something else than `{name}`"
-        yield Fault(message, hint, _input_path(subject, name))
+        hint = "call one of them something else; `code` is the channel of the job's code"
+        yield Fault(message, hint, input_path(subject, name))
 
 
 @rule("SM503", Level.ERROR)
@@ -124,7 +113,7 @@ def pipe_is_no_folder(subject: Subject) -> Iterator[Fault]:
     for name, channel in _channels(subject):
         if _mode_of(subject, channel) == _PIPE:
             message = f"the script finds no folder, but a FIFO `/opt/ml/input/data/{name}_0`"
-            yield Fault(message, hint, _input_path(subject, name, "mode"))
+            yield Fault(message, hint, input_path(subject, name, "mode"))
 
 
 @rule("SM505", Level.WARNING)
@@ -144,7 +133,7 @@ def only_in_pipe_mode(subject: Subject) -> Iterator[Fault]:
                     f"`{field}` has no effect in {mode} mode: the files arrive as they are in S3"
                 )
                 hint = f"remove `{field}`, or write `mode: pipe` if the script reads a FIFO"
-                yield Fault(message, hint, _input_path(subject, name, field))
+                yield Fault(message, hint, input_path(subject, name, field))
 
 
 @rule("SM506", Level.ERROR)
@@ -159,11 +148,11 @@ def augmented_manifest_needs_pipe(subject: Subject) -> Iterator[Fault]:
         source = mapping_at(channel, "DataSource", "S3DataSource")
         augmented = source.get("S3DataType") == "AugmentedManifestFile"
         attributes = source.get("AttributeNames")
-        path = _input_path(subject, name, "attribute_names")
+        path = input_path(subject, name, "attribute_names")
 
         if augmented and _mode_of(subject, channel) != _PIPE:
             message = f"the augmented manifest of `{name}` works in Pipe mode only"
-            yield Fault(message, "write `mode: pipe`", _input_path(subject, name, "mode"))
+            yield Fault(message, "write `mode: pipe`", input_path(subject, name, "mode"))
         if augmented and not attributes:
             message = f"the augmented manifest of `{name}` needs the attributes to read"
             yield Fault(message, "write for example `attribute_names: [source-ref, label]`", path)
@@ -190,9 +179,7 @@ def file_system_ignores(subject: Subject) -> Iterator[Fault]:
             message = (
                 f"`{field}` has no effect on a file system: every instance sees all of `{name}`"
             )
-            hint = f"remove `{field}`"
-            if field == "shard":
-                hint += ", and let each rank choose its files"
+            hint = f"remove `{field}`; with several instances, let each rank choose its files"
             yield Fault(message, hint, ("inputs", name, field))
 
 
@@ -223,7 +210,7 @@ def file_system_without_network(subject: Subject) -> Iterator[Fault]:
         if isinstance(source, Mapping):
             file_system = source.get("FileSystemId")
             message = f"the file system `{file_system}` is in a VPC, and the job has no subnets"
-            yield Fault(message, hint, _input_path(subject, name, "sagemaker"))
+            yield Fault(message, hint, input_path(subject, name, "sagemaker"))
 
 
 @rule("SM509", Level.ERROR)
@@ -258,7 +245,7 @@ def sharded_for_one(subject: Subject) -> Iterator[Fault]:
         source = mapping_at(channel, "DataSource", "S3DataSource")
         if source.get("S3DataDistributionType") == "ShardedByS3Key":
             message = f"the one instance gets all of `{name}`"
-            path = _input_path(subject, name, "shard")
+            path = input_path(subject, name, "shard")
             yield Fault(message, "remove `shard`, or add instances", path)
 
 
@@ -285,7 +272,7 @@ def _mode_of(subject: Subject, channel: JsonMapping) -> str:
     return str(channel.get("InputMode") or default_mode or "File")
 
 
-def _input_path(subject: Subject, channel: str, *field: str) -> ValuePath:
+def input_path(subject: Subject, channel: object, *field: str) -> ValuePath:
     """Return the path of a field of the input for a channel, or of the overrides if they set the
     channels; empty for channels that come from elsewhere."""
     path = subject.reading.override_of("InputDataConfig")
@@ -301,7 +288,7 @@ def _addresses(subject: Subject) -> Iterator[tuple[ValuePath, str]]:
     for name, channel in _channels(subject):
         uri = value_at(channel, "DataSource", "S3DataSource", "S3Uri")
         if isinstance(uri, str):
-            yield _input_path(subject, name, "sagemaker"), uri
+            yield input_path(subject, name, "sagemaker"), uri
 
     request = subject.plan.request
     checkpoint = text_at(request, "CheckpointConfig", "S3Uri")
@@ -309,11 +296,12 @@ def _addresses(subject: Subject) -> Iterator[tuple[ValuePath, str]]:
         yield ("checkpoint", "sagemaker"), checkpoint
 
     output = text_at(request, "OutputDataConfig", "S3OutputPath")
-    model = subject.job.outputs.get("model")
-    if output and model is not None and model.sagemaker:
-        yield ("outputs", "model", "sagemaker"), output
-    elif output:
-        yield (), output
+    if output:
+        path: ValuePath = ()
+        model = subject.job.outputs.get("model")
+        if model is not None and model.sagemaker:
+            path = ("outputs", "model", "sagemaker")
+        yield path, output
 
 
 # Rules about the network of a SageMaker job (VPC, isolation, encryption) and about the profiler.
@@ -351,13 +339,11 @@ def install_without_network(subject: Subject) -> Iterator[Fault]:
     these, or write `--no-index` into the file.
     """
     starter = read(subject).start.by
-    if starter == "image":
+    if starter == "image" or not subject.plan.request.get("EnableNetworkIsolation"):
         return
-    if not subject.plan.request.get("EnableNetworkIsolation"):
-        return
-    file = subject.job.environment.requirements
-    if file is None and starter == "toolkit":
-        file = REQUIREMENTS  # the toolkit installs this file wherever it finds it
+    # the toolkit installs this file wherever it finds it
+    default = REQUIREMENTS if starter == "toolkit" else None
+    file = subject.job.environment.requirements or default
     if file is None:
         return
     wanted = read_requirements(subject.tree, file)
@@ -388,12 +374,11 @@ def address_without_network(subject: Subject) -> Iterator[Fault]:
     tracking = subject.job.tracking
     if tracking is None:
         return
+    message = "the container has no network, and cannot reach the tracking server"
     if tracking.mlflow is not None and tracking.mlflow.of("sagemaker"):
-        message = "the container has no network, and cannot reach the tracking server"
         hint = "remove `mlflow`, or write `tensorboard: true` or `wandb: offline`"
         yield Fault(message, hint, ("tracking", "mlflow"))
     if tracking.wandb == "online":
-        message = "the container has no network, and cannot reach Weights & Biases"
         yield Fault(message, "write `wandb: offline`", ("tracking", "wandb"))
 
 
@@ -423,10 +408,6 @@ def nothing_to_encrypt(subject: Subject) -> Iterator[Fault]:
     encrypts = subject.plan.request.get("EnableInterContainerTrafficEncryption")
     if encrypts and subject.reading.machines.count == 1:
         yield Fault(
-            (
-                "one instance has no traffic to others that `encrypt_inter_container_traffic` "
-                "could "
-                "encrypt"
-            ),
+            "one instance has no traffic to others that could be encrypted",
             "remove `encrypt_inter_container_traffic` from the target's settings for this job",
         )

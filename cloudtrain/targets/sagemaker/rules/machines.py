@@ -31,6 +31,7 @@ from cloudtrain.runtime.sagemaker_launcher.variables import RDMA_FAMILIES
 from cloudtrain.targets.sagemaker.catalogue.images import numbers
 from cloudtrain.targets.sagemaker.fields import CHANNELS, MACHINES
 from cloudtrain.targets.sagemaker.reading import read
+from cloudtrain.targets.sagemaker.rules.data import input_path
 from cloudtrain.targets.sagemaker.rules.distribution import devices_of, distribution_ignored
 
 _FINDS_EFA = (2, 6)
@@ -249,7 +250,8 @@ def unknown_group(subject: Subject) -> Iterator[Fault]:
         (("resources", "distribution_groups"), subject.job.resources.distribution_groups)
     ]
     for channel in rows_at(subject.plan.request, CHANNELS):
-        named.append(((*_channel_path(subject, channel), "instance_groups"), _groups_of(channel)))
+        place = input_path(subject, channel.get("ChannelName"))
+        named.append(((*place, "instance_groups"), _groups_of(channel)))
 
     for place, names in named:
         for index, name in enumerate(names):
@@ -282,7 +284,7 @@ def channels_without_group(subject: Subject) -> Iterator[Fault]:
         hint = f"write `instance_groups: [{', '.join(names)}]` under it"
         if value_at(channel, "DataSource", "FileSystemDataSource"):
             hint = "remove `instance_groups` from the other inputs; a file system takes none"
-        yield Fault(message, InPlace(hint), _channel_path(subject, channel))
+        yield Fault(message, InPlace(hint), input_path(subject, channel.get("ChannelName")))
 
 
 @rule("SM220", Level.ERROR)
@@ -304,14 +306,6 @@ def _groups_of(channel: Mapping[str, object]) -> list[str]:
     """Return the names of the groups that receive a channel; none if all do."""
     names = value_at(channel, "DataSource", "S3DataSource", "InstanceGroupNames")
     return names if isinstance(names, list) else []
-
-
-def _channel_path(subject: Subject, channel: Mapping[str, object]) -> ValuePath:
-    """Return the path of the input of a channel, or of the overrides that set it."""
-    name = read(subject).input_of(channel.get("ChannelName"))
-    if name is None or subject.reading.override_of(CHANNELS):
-        return (subject.reading.service + OVERRIDES, CHANNELS)
-    return ("inputs", name)
 
 
 @rule("SM213", Level.ERROR)

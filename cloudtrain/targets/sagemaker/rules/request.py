@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cloudtrain.errors import did_you_mean
@@ -140,15 +140,11 @@ def region_misspelt(subject: Subject) -> Iterator[Fault]:
         return
 
     zone = re.fullmatch(_ZONE, region)
-    if zone:
-        hint = f'write `region = "{zone[1]}"`'
-        yield Fault(f"`{region}` is an availability zone", hint)
-        return
-
     regions: set[str] = set()
     for table in registries():
         regions.update(table)
-    yield Fault(f"`{region}` is not a region", did_you_mean(region, regions))
+    hint = f'write `region = "{zone[1]}"`' if zone else did_you_mean(region, regions)
+    yield Fault(f"`{region}` is not a region", hint)
 
 
 @rule("SM105", Level.ERROR, Nature.FACT)
@@ -186,14 +182,10 @@ def key_of_another_region(subject: Subject) -> Iterator[Fault]:
     region = subject.account.region
     for setting in ("volume_kms_key", "output_kms_key", "training_plan"):
         arn = (getattr(subject.settings, setting) or "").split(":")
-        if arn[0] != "arn" or len(arn) < 5:
-            continue
-        other = arn[3]
-        if other != region:
+        if arn[0] == "arn" and len(arn) >= 5 and arn[3] != region:
+            message = f"`{setting}` is in `{arn[3]}`, and the job runs in `{region}`"
             arn[3] = region
-            message = f"`{setting}` is in `{other}`, and the job runs in `{region}`"
-            own = ":".join(arn)
-            yield Fault(message, f"use one of `{region}`: `{own}` if it exists")
+            yield Fault(message, f"use one of `{region}`: `{':'.join(arn)}` if it exists")
 
 
 @rule("SM107", Level.WARNING)
@@ -290,9 +282,7 @@ def reserved_tag(subject: Subject) -> Iterator[Fault]:
             path = ("tags", key)
         if key.lower().startswith("aws:"):
             message = f"the tag `{key}` begins with `aws:`, which AWS refuses"
-            better = key[4:] or "team"
-            yield Fault(message, f"write `{better}`", path)
-
+            yield Fault(message, f"write `{key[4:] or 'team'}`", path)
         if count > 1:
             yield Fault(f"the tag `{key}` comes {count} times", "remove all but one", path)
 
@@ -338,9 +328,13 @@ def _place(subject: Subject, violation: ShapeViolation) -> ValuePath:
     if overridden:
         return ("sagemaker_overrides", *overridden)
 
+    if path[:2] == ("AlgorithmSpecification", "TrainingImage"):
+        return read(subject).image_path
+    if path[0] == "HyperParameters" and path[1:] and path[1] not in subject.job.hyperparameters:
+        return ("distribution",)
     for start, place in _PLACES.items():
         if path[: len(start)] == start:
-            return place(subject, path[len(start) :])
+            return (*place, *_key_at(subject, start, path[len(start) :]))
     return ()
 
 
@@ -357,72 +351,41 @@ def _in_overrides(overrides: JsonMapping, path: ValuePath) -> ValuePath:
     return path
 
 
-_PlaceOf = Callable[[Subject, ValuePath], ValuePath]
-"""Turns the rest of a request's path into the path of a job field."""
-
-
-def _by_name(field: str, section: tuple[str, ...], key: str) -> _PlaceOf:
-    """Return a function that maps a path in the request's list `section`, such as `Tags`, to the
-    path of a job field.
-
-    `key` is the key of an element's name. If the job's mapping `field` contains this name, the path
-    is `field` followed by the name; otherwise it is `field`.
-    """
-
-    def place(subject: Subject, rest: ValuePath) -> ValuePath:
-        elements = value_at(subject.plan.request, *section)
-        if not isinstance(elements, list) or not rest:
-            return (field,)
-        if not isinstance(rest[0], int):
-            return (field,)
-        name = value_at(elements[rest[0]], key)
-        if isinstance(name, str) and name in getattr(subject.job, field):
-            return (field, name)
-        return (field,)
-
-    return place
-
-
-def _always(*field: str) -> _PlaceOf:
-    """Return a function that maps every path to the job field `field`."""
-    return lambda _subject, _rest: field
-
-
-def _hyperparameter(subject: Subject, rest: ValuePath) -> ValuePath:
-    """Return the path of the job field that sets a hyperparameter: `hyperparameters.NAME` or
-    `distribution`."""
-    if rest and rest[0] not in subject.job.hyperparameters:
-        return ("distribution",)
-    return ("hyperparameters", *rest[:1])
-
-
-def _variable(_subject: Subject, rest: ValuePath) -> ValuePath:
-    return ("environment", "variables", *rest[:1])
-
-
-def _image(subject: Subject, _rest: ValuePath) -> ValuePath:
-    return read(subject).image_path
-
-
-_METRICS = ("AlgorithmSpecification", "MetricDefinitions")
-
-_PLACES: dict[tuple[str, ...], _PlaceOf] = {
-    ("HyperParameters",): _hyperparameter,
-    ("Environment",): _variable,
-    ("Tags",): _by_name("tags", ("Tags",), "Key"),
-    _METRICS: _by_name("metrics", _METRICS, "Name"),
-    ("AlgorithmSpecification", "TrainingImage"): _image,
-    ("InputDataConfig",): _by_name("inputs", ("InputDataConfig",), "ChannelName"),
-    ("CheckpointConfig",): _always("checkpoint", "sagemaker"),
-    ("ResourceConfig", "InstanceGroups"): _always("resources", "instance_groups"),
-    ("ResourceConfig", "InstancePreferences"): _always("resources", "instance_preferences"),
-    ("ResourceConfig", "InstanceCount"): _always("resources", "instance_count"),
-    ("ResourceConfig", "VolumeSizeInGB"): _always("resources", "volume_size"),
-    ("StoppingCondition", "MaxRuntimeInSeconds"): _always("max_runtime"),
-    ("StoppingCondition", "MaxWaitTimeInSeconds"): _always("spot", "max_wait"),
-    ("TrainingJobName",): _always("name"),
+_PLACES: dict[tuple[str, ...], tuple[str, ...]] = {
+    ("HyperParameters",): ("hyperparameters",),
+    ("Environment",): ("environment", "variables"),
+    ("Tags",): ("tags",),
+    ("AlgorithmSpecification", "MetricDefinitions"): ("metrics",),
+    ("InputDataConfig",): ("inputs",),
+    ("CheckpointConfig",): ("checkpoint", "sagemaker"),
+    ("ResourceConfig", "InstanceGroups"): ("resources", "instance_groups"),
+    ("ResourceConfig", "InstancePreferences"): ("resources", "instance_preferences"),
+    ("ResourceConfig", "InstanceCount"): ("resources", "instance_count"),
+    ("ResourceConfig", "VolumeSizeInGB"): ("resources", "volume_size"),
+    ("StoppingCondition", "MaxRuntimeInSeconds"): ("max_runtime",),
+    ("StoppingCondition", "MaxWaitTimeInSeconds"): ("spot", "max_wait"),
+    ("TrainingJobName",): ("name",),
 }
 """Maps the beginning of a path in the request to the job field from which it is written."""
+
+_NAMES = {
+    ("Tags",): "Key",
+    ("AlgorithmSpecification", "MetricDefinitions"): "Name",
+    ("InputDataConfig",): "ChannelName",
+}
+"""The mappings of a job that a request has as lists, each with the key of an element's name."""
+
+
+def _key_at(subject: Subject, start: tuple[str, ...], rest: ValuePath) -> ValuePath:
+    """Return the key in the job's mapping that the path `rest` below `start` of the request means;
+    empty if there is none."""
+    if start in (("HyperParameters",), ("Environment",)):
+        return rest[:1]
+    if start not in _NAMES or not rest:
+        return ()
+    name = value_at(value_at(subject.plan.request, *start)[rest[0]], _NAMES[start])
+    holder = getattr(subject.job, _PLACES[start][0])
+    return (name,) if isinstance(name, str) and name in holder else ()
 
 
 # Rules about the maximum cost of a SageMaker job: its hourly price for its whole time limit.

@@ -42,16 +42,14 @@ def secrets_out_of_reach(subject: Subject) -> Iterator[Fault]:
     """
     if not subject.job.environment.secrets:
         return
-    path = ("environment", "secrets")
-    if subject.settings.network_isolation:
-        yield Fault(
-            "with network isolation the job cannot reach its secrets",
-            "remove `network_isolation`",
-            path,
-        )
-    elif read(subject).start.by == "image":
+    message = "with network isolation the job cannot reach its secrets"
+    hint = "remove `network_isolation`"
+    if read(subject).start.by == "image":
+        message = "the image's own entry point does not look up secrets"
         hint = "name what runs: `entry_point: train.py`"
-        yield Fault("the image's own entry point does not look up secrets", hint, path)
+    elif not subject.settings.network_isolation:
+        return
+    yield Fault(message, hint, ("environment", "secrets"))
 
 
 @rule("SM521", Level.WARNING)
@@ -169,9 +167,8 @@ def package_not_installed(subject: Subject) -> Iterator[Fault]:
     the script's folder, so the script can import the package from there. The toolkit would install
     the package and its dependencies, but it cannot start packages with torchrun.
     """
-    if read(subject).start.by != "entrypoint":
-        return
-    if subject.job.environment.requirements is not None:
+    has_list = subject.job.environment.requirements is not None
+    if read(subject).start.by != "entrypoint" or has_list:
         return
     if "setup.py" in _files(subject):
         yield Fault(
@@ -192,12 +189,8 @@ def _files(subject: Subject) -> set[str]:
 
 # Rules about hyperparameters and environment variables on SageMaker.
 
-_OVERWRITTEN = {
-    "pytorch": ("NCCL_DEBUG", "NCCL_SOCKET_IFNAME", "NCCL_IB_DISABLE"),
-    "tensorflow": (),
-    "generic": (),
-}
-"""Variables of the job that each toolkit overwrites: sagemaker-pytorch-training 3.0.0,
+_BY_PYTORCH = ("NCCL_DEBUG", "NCCL_SOCKET_IFNAME", "NCCL_IB_DISABLE")
+"""Variables of the job that the toolkit of PyTorch overwrites: sagemaker-pytorch-training 3.0.0,
 training.py."""
 
 _ALWAYS = (
@@ -222,9 +215,7 @@ def broken_by_shell(subject: Subject) -> Iterator[Fault]:
     the quotes.
     """
     image = read(subject).image
-    if image is None or image.toolkit is None:
-        return
-    if read(subject).start.by != "toolkit":
+    if image is None or image.toolkit is None or read(subject).start.by != "toolkit":
         return
     script = subject.job.entry_point or "train.py"
     for name, value in _parameters(subject).items():
@@ -259,8 +250,7 @@ def taken_by_torchrun(subject: Subject) -> Iterator[Fault]:
             better = f"write another value for `{name}`"
             if word == f"--{name}":
                 better = InPlace(f"call it `{name}_value`")
-            option = word.removeprefix("--")
-            message = f"torchrun takes `{option}` for its own option, and stops"
+            message = f"torchrun takes `{word}` for its own option, and stops"
             yield Fault(message, add_entrypoint_hint(subject, better), ("hyperparameters", name))
 
 
@@ -281,9 +271,7 @@ def options_broken_by_shell(subject: Subject) -> Iterator[Fault]:
     distribution = subject.reading.distribution
     field = "mpi_options" if distribution.type in ("smddp", "smp") else "options"
     options = getattr(distribution, field, "")
-    if subject.reading.launcher != "mpirun":
-        return
-    if read(subject).start.by == "image":
+    if subject.reading.launcher != "mpirun" or read(subject).start.by == "image":
         return
     if options and not _options_arrive(subject, options):
         yield Fault(
@@ -385,18 +373,15 @@ def smp_parameters_ignored(subject: Subject) -> Iterator[Fault]:
         return
 
     path: ValuePath = ("distribution", "parameters")
-    script = f"`{subject.script}`"
-    missing = f"never imports `{module}`"
-    if use.is_imported:
-        missing = "never calls its `init()`"
     if active and "init" not in use.names:
+        unused = f"`{subject.script}` never calls `init()` of `{module}`"
         hint = "use the library in the script, or write `distribution: {type: torch}`"
-        yield Fault(f"{script} {missing}, so it ignores {quoted(active)}", hint, path)
+        yield Fault(f"{unused}, so it ignores {quoted(active)}", hint, path)
         return
     for name in active:
         appliers = _SMP_APPLIED_BY[smp.version].get(name)
         if appliers and use.names.isdisjoint(appliers):
-            message = f"{script} never uses `{appliers[0]}`, so it ignores `{name}`"
+            message = f"`{subject.script}` never uses `{appliers[0]}`, so it ignores `{name}`"
             hint = f"remove `{name}`, or apply it in the script with `{module}`"
             yield Fault(message, hint, (*path, name))
 
@@ -418,18 +403,15 @@ def overwritten_variable(subject: Subject) -> Iterator[Fault]:
     """
     overwritten = list(_ALWAYS)
     start = read(subject).start
-    if start.by == "toolkit":
-        overwritten += _OVERWRITTEN[start.framework]
-        if start.framework == "pytorch" and subject.reading.launcher == "torchrun":
+    if start.by == "toolkit" and start.framework == "pytorch":
+        overwritten += _BY_PYTORCH
+        if subject.reading.launcher == "torchrun":
             overwritten.append("NCCL_PROTO")
     for name in mapping_at(subject.plan.request, "Environment"):
-        if name not in overwritten:
-            continue
-        hint = f'set it inside the script, before NCCL starts: `os.environ["{name}"] = ...`'
-        if name in _ALWAYS:
-            hint = "remove it"
-        path = ("environment", "variables", name)
-        yield Fault(f"`{name}` is overwritten before the script starts", hint, path)
+        if name in overwritten:
+            hint = f'remove it, or set it inside the script: `os.environ["{name}"] = ...`'
+            path = ("environment", "variables", name)
+            yield Fault(f"`{name}` is overwritten before the script starts", hint, path)
 
 
 @rule("SM604", Level.WARNING)
