@@ -70,7 +70,7 @@ def test_a_job_that_waits_says_for_what(service: SageMakerService, job: Job) -> 
 @pytest.mark.parametrize(
     ("secondary", "reason"),
     [
-        ("MaxRuntimeExceeded", "it reached `max_runtime` (1h)"),
+        ("MaxRuntimeExceeded", "it reached `max_runtime`"),
         ("MaxWaitTimeExceeded", "it reached `spot.max_wait`"),
     ],
 )
@@ -278,8 +278,16 @@ def test_a_job_that_ends_between_two_requests(
         "StopTrainingJob", "ValidationException", "the training job is in status Completed"
     )
     fake.jobs.on_stop = None
-    original = service._state
-    service._state = lambda ref: (job.end("Completed"), original(ref))[1]  # type: ignore[method-assign,func-returns-value]
+    find = service._find_job
+    asked: list[object] = []
+
+    def found(ref: object) -> object:
+        if asked:
+            job.end("Completed")
+        asked.append(ref)
+        return find(ref)
+
+    service._find_job = found  # type: ignore[method-assign,assignment]
     service.stop(REF)
 
 

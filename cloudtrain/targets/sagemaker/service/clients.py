@@ -142,15 +142,14 @@ class Clients:
         with self._lock:  # threads may share clients, but not the session that makes them
             if service not in self._made:
                 if self._session is None:
-                    self._session = self._new_session()
+                    boto3 = require("boto3", extra="sagemaker")
+                    # boto3 itself reads only AWS_DEFAULT_REGION
+                    region = self.place.region or self._environ.get("AWS_REGION")
+                    self._session = boto3.Session(
+                        profile_name=self.place.profile, region_name=region
+                    )
                 self._made[service] = self._new_client(service)
             return self._made[service]
-
-    def _new_session(self) -> Any:
-        boto3 = require("boto3", extra="sagemaker")
-        # boto3 itself reads only AWS_DEFAULT_REGION
-        region = self.place.region or self._environ.get("AWS_REGION")
-        return boto3.Session(profile_name=self.place.profile, region_name=region)
 
     def _new_client(self, service: str) -> Any:
         """Make a client, and translate the ValueError that boto3 raises for an invalid endpoint

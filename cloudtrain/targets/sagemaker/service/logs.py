@@ -11,22 +11,15 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from heapq import heapify, heappop, heappush
-from typing import Any
 
 from cloudtrain.machines.overlay import Overlay, type_named
 from cloudtrain.plans.progress import LogLine
 from cloudtrain.signals.log import Log
 from cloudtrain.targets.common.services import NotThere
 from cloudtrain.targets.sagemaker.reading import Start
-from cloudtrain.targets.sagemaker.request import (
-    PROCESSES,
-    PROGRAM,
-    Host,
-    JsonMapping,
-    JsonObject,
-    hosts,
-)
+from cloudtrain.targets.sagemaker.request import PROGRAM, Host, JsonMapping, JsonObject, hosts
 from cloudtrain.targets.sagemaker.service.clients import Clients
 
 # Turn one CloudWatch event into log lines, each with its rank if the launcher marks it.
@@ -83,7 +76,7 @@ _HOST = re.compile(r"algo-(?P<number>\d+)(?:-\d+)?$")
 class Stream:
     """One log stream, read page by page."""
 
-    def __init__(self, clients: Clients, group: str, name: str, token: str | None = None) -> None:
+    def __init__(self, clients: Clients, group: str, name: str, token: str | None) -> None:
         self.name = name
         self.token = token
         """Where the events go on that were not read yet."""
@@ -171,16 +164,13 @@ class JobLog(Log[LogLine]):
             logGroupName=self._group,
             logStreamNamePrefix=f"{self._job}/",
         )
-        try:
+        with suppress(NotThere):
             for page in pages:
                 for row in page["logStreams"]:
                     name = row["logStreamName"]
-                    token = self._tokens.get(name)
-                    stream = Stream(self._clients, self._group, name, token)
+                    stream = Stream(self._clients, self._group, name, self._tokens.get(name))
                     if self._instance in (None, stream.instance):
                         self._streams.setdefault(name, stream)
-        except NotThere:
-            return
 
     def new_lines(self) -> Iterator[LogLine]:
         """Yield the lines since the last call, ordered by time."""
@@ -242,14 +232,9 @@ def _is_alone(start: Start) -> bool:
 
 def _count(start: Start, host: Host, overlay: Overlay) -> int | None:
     """Return the number of ranks on a host; None if unknown."""
-    if _is_alone(start):
-        return 1
-    if start.launch:
-        count = start.launch.get("processes_per_instance")
-    else:
-        count = start.settings.get(PROCESSES)
+    count = 1 if _is_alone(start) else start.processes
     if count:
-        return _number(count)
+        return count
     entry = type_named("sagemaker", host.instance_type, overlay)
     return entry.devices if entry is not None else None
 
@@ -279,12 +264,3 @@ def _worlds(start: Start, in_order: Sequence[Host]) -> list[list[Host]]:
     for name in names:
         world += groups.get(name, ())
     return [world]
-
-
-def _number(value: Any) -> int | None:
-    """Return a value as a number; None if it is not a number. Like the toolkit, it accepts numbers
-    in quotes."""
-    try:
-        return int(value)
-    except (TypeError, ValueError):
-        return None

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from math import isfinite
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -64,34 +64,27 @@ def check(clients: Clients, plan: Plan) -> list[Finding]:
         raise  # `--ignore` cannot help here
     except CloudtrainError as error:
         return [finding_of("SM901", error.message, error.hint)]
-    if not answers:
-        what = f"asked about {ASKED}, AWS did not say whose the credentials are"
-        return [_too_late(what, deadline)]
-
-    account = answers[0]["Account"]
-    context = CheckContext(clients, plan, clients.region() or "", account)
-    checks = _checks(plan)
-    questions = [partial(_run_check, about, one, context) for about, one in checks.items()]
-    results = dict(deadline.answers(questions))
-
     findings: list[Finding] = []
-    for result in results.values():
-        findings += result
-    late = [about for about in checks if about not in results]
+    late = [ASKED]
+    if answers:
+        account = answers[0]["Account"]
+        context = CheckContext(clients, plan, clients.region() or "", account)
+        checks = _checks(plan)
+        questions = [partial(_run_check, about, one, context) for about, one in checks.items()]
+        results = dict(deadline.answers(questions))
+        for result in results.values():
+            findings += result
+        late = [about for about in checks if about not in results]
+
     if late:
-        what = f"AWS gave no answer about {', '.join(late)}"
-        findings.append(_too_late(what, deadline))
+        asked = f"AWS gave no answer about {', '.join(late)} within {deadline.seconds:g} s"
+        hint = (
+            "the job may still be right: `--offline` asks nothing, CLOUDTRAIN_CHECK_TIMEOUT=30 "
+            "waits longer"
+        )
+        message = f"not everything could be looked at: {asked}"
+        findings.append(finding_of("SM902", message, hint))
     return findings
-
-
-def _too_late(what: str, deadline: Deadline[Any]) -> Finding:
-    """Return the warning that `what` did not happen before the deadline."""
-    message = f"not everything could be looked at: {what} within {deadline.seconds:g} s"
-    hint = (
-        "the job may still be right: `--offline` asks nothing, CLOUDTRAIN_CHECK_TIMEOUT=30 "
-        "waits longer"
-    )
-    return finding_of("SM902", message, hint)
 
 
 def _checks(plan: Plan) -> dict[str, Check]:
@@ -228,8 +221,8 @@ def _input(uri: str, path: ValuePath, context: CheckContext) -> Iterator[Finding
             "s3", "list_objects_v2", Bucket=bucket, Prefix=where.key, MaxKeys=1
         )
     except NotThere:
-        message = f"there is no bucket `{bucket}`"
-        yield finding_of("SM905", message, "look at the bucket's name", path)
+        hint = "look at the bucket's name"
+        yield finding_of("SM905", f"there is no bucket `{bucket}`", hint, path)
         return
     if not page.get("Contents"):
         hint = f"`aws s3 ls s3://{bucket}/` shows what is there"
@@ -275,29 +268,24 @@ def _quota(context: CheckContext) -> Iterator[Finding]:
     pages = context.clients.pages(
         "service-quotas", "list_service_quotas", ServiceCode="sagemaker", MaxResults=100
     )
+    place = ("resources", "instance_count")
     for page in pages:
         for quota in page["Quotas"]:
             count = counts.pop(quota["QuotaName"], 0)
             if count > quota["Value"]:
-                yield _too_few(quota, count)
+                most = f"the account may use {quota['Value']:g} of `{quota['QuotaName']}`"
+                hint = (
+                    "ask for more: `aws service-quotas request-service-quota-increase "
+                    f"--service-code sagemaker --quota-code {quota['QuotaCode']} "
+                    f"--desired-value {count}`"
+                )
+                yield finding_of("SM908", f"{most}, and the job needs {count}", hint, place)
         if not counts:
             return  # the other pages have only quotas of other types
     for name, count in counts.items():
         message = f"AWS lists no quota `{name}`, so it is not known whether you may use {count}"
         hint = "look in the console, under Service Quotas: Amazon SageMaker"
-        yield finding_of("SM902", message, hint, ("resources", "instance_count"))
-
-
-def _too_few(quota: JsonMapping, count: int) -> Finding:
-    message = (
-        f"the account may use {quota['Value']:g} of `{quota['QuotaName']}`, and the job needs "
-        f"{count}"
-    )
-    hint = (
-        "ask for more: `aws service-quotas request-service-quota-increase --service-code "
-        f"sagemaker --quota-code {quota['QuotaCode']} --desired-value {count}`"
-    )
-    return finding_of("SM908", message, hint, ("resources", "instance_count"))
+        yield finding_of("SM902", message, hint, place)
 
 
 def _quotas_needed(request: JsonMapping) -> dict[str, int]:
@@ -387,12 +375,9 @@ def _price(text: Any) -> tuple[str, float] | None:
                     prices.append(float(dimension["pricePerUnit"]["USD"]))
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
-    if match is None or len(prices) != 1:
+    if match is None or len(prices) != 1 or not 0 < prices[0] < inf:
         return None
-    price = prices[0]
-    if not isfinite(price) or price <= 0:
-        return None
-    return match[1], price
+    return match[1], prices[0]
 
 
 declare_all(Path(__file__).with_suffix(".toml"))

@@ -22,7 +22,6 @@ from cloudtrain.errors import (
     TargetUnreachable,
     UsageError,
 )
-from cloudtrain.job.model import format_duration
 from cloudtrain.job.training import TrainingJob
 from cloudtrain.machines.overlay import Overlay, type_named, user_overlay
 from cloudtrain.machines.table import InstanceType, hourly, over
@@ -160,19 +159,17 @@ def reason_of(message: str) -> FailureReason:
 
     text = _LAST_EXIT_CODE.sub("", lines[0]) if lines else ""
     rank = _RANK.search(body)
-    is_short = len(lines) == 1
     # the first line of a traceback says nothing, that of cloudtrain's launchers everything
-    says_all = rank or is_short or _ENDED.search(text)
+    says_all = rank or len(lines) == 1 or _ENDED.search(text)
     if script or not says_all:
         text = error_in(lines) or text
 
     code = _EXIT_CODE.search(message)
     if script and code:
-        reason = f": {text}" if text else ""
-        text = f"the script failed with exit code {code[1]}{reason}"
-    details = lines if script else lines[1:]
-    if is_short:
-        details = []
+        text = f"the script failed with exit code {code[1]}: {text}".removesuffix(": ")
+    details = lines[1:]
+    if script and details:
+        details = lines
     return FailureReason(
         text=shorten_line(head + text) or "the service gives no reason",
         details=tuple(details),
@@ -245,16 +242,19 @@ def listed_status(summary: JsonMapping, kind: JobKind) -> RunStatus:
     return RunStatus(state, created=created, started=started, ended=end_time)
 
 
+_REASONS = {
+    "MaxRuntimeExceeded": "it reached `max_runtime`",
+    "MaxWaitTimeExceeded": "it reached `spot.max_wait`",
+    "Interrupted": "spot capacity was taken away; the job continues when capacity returns",
+}
+"""Maps secondary states to what they mean."""
+
+
 def _reason(description: JsonMapping, state: RunState) -> str | None:
     """Return why a job is in its state, except for failures; None if there is nothing to say."""
-    secondary = description.get("SecondaryStatus")
-    limits = description.get("StoppingCondition", {})
-    if secondary == "MaxRuntimeExceeded":
-        return f"it reached `max_runtime` ({_duration(limits.get('MaxRuntimeInSeconds'))})"
-    if secondary == "MaxWaitTimeExceeded":
-        return f"it reached `spot.max_wait` ({_duration(limits.get('MaxWaitTimeInSeconds'))})"
-    if secondary == "Interrupted":
-        return "spot capacity was taken away; the job continues when capacity returns"
+    secondary = description.get("SecondaryStatus", "")
+    if secondary in _REASONS:
+        return _REASONS[secondary]
     if state is RunState.LOST:
         return "the service is deleting the job"
     if state is not RunState.PENDING:
@@ -275,9 +275,8 @@ def _with_failure(status: RunStatus, description: JsonMapping) -> RunStatus:
     if message and (not text or text.startswith("AlgorithmError")):
         text = message
 
-    # a stopped job may have a reason, too
-    failing = (RunState.FAILED, RunState.STOPPED) if text else (RunState.FAILED,)
-    if status.state not in failing:
+    has_stopped_for = status.state is RunState.STOPPED and text
+    if status.state is not RunState.FAILED and not has_stopped_for:
         return status
     failure = reason_of(text or "")
     return replace(
@@ -295,15 +294,14 @@ def _with_money(
     """Return the status with the billed seconds, the cost in US dollars, and for spot capacity the
     saved share. Until the service tells the billed seconds, those so far are used."""
     billed = description.get("BillableTimeInSeconds")
-    trained = description.get("TrainingTimeInSeconds")
-    billable = float(billed) if billed is not None else _metered_seconds(status, now)
+    billable = _metered_seconds(status, now) if billed is None else float(billed)
     cost = None
     if billable is not None and rate is not None:
         cost = over(rate, billable)
 
     saved = None
-    is_spot = description.get("EnableManagedSpotTraining")
-    if is_spot and billed is not None and trained is not None:
+    trained = description.get("TrainingTimeInSeconds")
+    if description.get("EnableManagedSpotTraining") and None not in (billed, trained):
         saved = 1 - billed / trained
     return replace(status, billable_seconds=billable, cost=cost, saved=saved)
 
@@ -328,10 +326,6 @@ def _metered_seconds(status: RunStatus, now: float) -> float | None:
         if item.phase in _BILLED_FROM:
             return max(0.0, end - item.started)
     return None
-
-
-def _duration(seconds: int | None) -> str:
-    return "the limit" if seconds is None else format_duration(seconds)
 
 
 def seconds(moment: datetime | None) -> float | None:
@@ -359,13 +353,12 @@ class SageMakerService(Service):
         self._clients: dict[str, Clients] = {}
 
     def unasked(self, settings: SageMaker) -> Unasked | None:
-        has_credentials = credentials_in_sight(settings, self._environ)
         return why_unasked(
             "sagemaker",
             "boto3",
             "AWS",
             "`aws sso login` or `aws configure`",
-            has_credentials=has_credentials,
+            has_credentials=credentials_in_sight(settings, self._environ),
         )
 
     def check(
@@ -391,8 +384,9 @@ class SageMakerService(Service):
         folder = user_config_path("cloudtrain", appauthor=False)
         today = datetime.now(timezone.utc).date()
         served_by = account._replace(region=pricing_region(account.region))
-        clients = self._at(served_by.place)
-        return refresh(clients, account.region, folder=folder, date=today.isoformat())
+        return refresh(
+            self._at(served_by.place), account.region, folder=folder, date=today.isoformat()
+        )
 
     def upload(
         self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None
@@ -497,7 +491,9 @@ class SageMakerService(Service):
         except TargetUnreachable:
             raise
         except TargetError:
-            if not self._state(ref).is_final:  # it may have ended between the two requests
+            # it may have ended between the two requests
+            kind, description = self._find_job(ref)
+            if not job_state(description, kind).is_final:
                 raise
 
     def enter(self, ref: RunRef, asked: ExecRequest) -> Session:
@@ -573,10 +569,6 @@ class SageMakerService(Service):
                 return kind, description
         raise not_found(ref.name, self._at(ref.place).region())
 
-    def _state(self, ref: RunRef) -> RunState:
-        kind, description = self._find_job(ref)
-        return job_state(description, kind)
-
     def _look(self, ref: RunRef, kind: JobKind) -> RunStatus:
         _, description = self._find_job(ref, (kind,))
         return self._status(kind, description)
@@ -607,15 +599,13 @@ class SageMakerService(Service):
         if status.details:
             return status
         log = self._log(ref, kind, description)
-        try:
+        with suppress(TargetError):  # unreadable logs must not hide the reason
             log.discover()
             for stream in log.streams[:_TAIL_STREAMS]:
                 lines = log.tail(stream, _TAIL_EVENTS)
                 error = error_in([line.text for line in lines])
                 if error is not None:
                     return _with_output(status, lines, error)
-        except TargetError:
-            return status  # unreadable logs must not hide the reason
         return status
 
 
@@ -641,9 +631,9 @@ def _with_output(status: RunStatus, lines: list[LogLine], error: str) -> RunStat
     and the rank that wrote the error, if the service names none."""
     rank = status.failed_rank
     if rank is None:
-        start = error[:40]  # `error_in` shortens long lines
-        failed = [line.rank for line in lines if line.text.strip().startswith(start)]
-        rank = failed[-1] if failed else None
+        for line in lines:
+            if line.text.strip().startswith(error[:40]):  # `error_in` shortens long lines
+                rank = line.rank
     reason = status.reason or ""
     if error not in reason:
         reason = f"{reason}: {error}"
