@@ -151,11 +151,15 @@ class FitReport(Printable):
             blocks.append(self._table())
         blocks += [Notice("notice", note) for note in self.notes]
         if self.own is None:
-            hint = "name a target and an `instance_type`, or `resources.gpu`"
-            blocks.append(Notice("notice", "no GPU is known, so it ran as on a CPU", hint=hint))
+            blocks.append(
+                Notice(
+                    "notice",
+                    "no GPU is known, so it ran as on a CPU",
+                    hint="name a target and an `instance_type`, or `resources.gpu`",
+                )
+            )
         if self.own is not None and self.own.step is not None:
-            message = "the times assume:"
-            blocks.append(Notice("notice", message, details=assumptions()))
+            blocks.append(Notice("notice", "the times assume:", details=assumptions()))
         return Document(blocks)
 
     def _repr_html_(self) -> str:

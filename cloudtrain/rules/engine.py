@@ -470,9 +470,10 @@ def load_rules(target: CheckedTarget, *, online: bool = False) -> None:
         for code in registered.keys() - old_codes:
             del registered[code]
         reason = f"{type(error).__name__}: {error}"
-        message = f"the rules of the target `{target.name}` cannot be loaded: {reason}"
         hint = f"upgrade its package `{package}`, or uninstall it: `pip uninstall {package}`"
-        raise TargetUnavailable(message, hint=hint) from error
+        raise TargetUnavailable(
+            f"the rules of the target `{target.name}` cannot be loaded: {reason}", hint=hint
+        ) from error
 
 
 def all_rules() -> list[Rule]:
@@ -497,9 +498,10 @@ def rule_named(code: str) -> Rule:
     from cloudtrain.job.problems import error_codes
 
     if name in error_codes():
-        message = f"`{name}` is an error code, and errors cannot be ignored"
         hint = f"`cloudtrain explain {name}` explains how to correct it"
-        raise UsageError(message, hint=hint, code="CT930")
+        raise UsageError(
+            f"`{name}` is an error code, and errors cannot be ignored", hint=hint, code="CT930"
+        )
 
     near = did_you_mean(name, registered) if len(code) > 3 else None
     hint = near if isinstance(near, NearName) else "`cloudtrain explain` lists all codes"

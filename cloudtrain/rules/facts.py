@@ -119,7 +119,8 @@ def _best(entry: InstanceType, fits: Callable[[InstanceType], bool]) -> Instance
     def rank(row: InstanceType) -> tuple[object, ...]:
         is_other = _model(row) != _model(entry)
         has_less = row.gpu_memory_gib < entry.gpu_memory_gib
-        return is_other, has_less, row.price or inf, row.gpus, row.vcpus, row.name
+        price = row.price or inf
+        return is_other, has_less, price, row.gpus, row.vcpus, row.name
 
     rows = []
     for row in filter(fits, instance_types(entry.target)):
@@ -263,7 +264,8 @@ def split_uri(uri: str) -> tuple[str, ...]:
 
 def split_path(path: str) -> tuple[str, ...]:
     """Return the parts of a path on this machine, with links resolved."""
-    return ("file", *pathlib.Path(os.path.realpath(path)).parts[1:])
+    real = pathlib.Path(os.path.realpath(path))
+    return ("file", *real.parts[1:])
 
 
 # Names of torch's distributed training, each with the PyTorch version that introduced it.

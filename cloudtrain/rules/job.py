@@ -80,9 +80,12 @@ def nested_parameter(subject: Subject) -> Iterator[Fault]:
         elif isinstance(value, list):
             items += value
         if any(isinstance(item, Mapping | list) for item in items):
-            message = f"`{name}` is nested and would reach the script as Python text"
             hint = f"write it to a file in the source folder, and give `{name}` the file's name"
-            yield Fault(message, hint, ("hyperparameters", name))
+            yield Fault(
+                f"`{name}` is nested and would reach the script as Python text",
+                hint,
+                ("hyperparameters", name),
+            )
 
 
 @rule("CT203", Level.ERROR)
@@ -113,8 +116,11 @@ def launcher_variable(subject: Subject) -> Iterator[Fault]:
     for variable in variables(subject):
         name = variable.name
         if name in LAUNCHER_VARIABLES or name.startswith(("CLOUDTRAIN_", "SM_", "AZUREML_CR_")):
-            message = f"`{name}` is set by the launcher, for each process"
-            yield Fault(message, variable.removed, variable.path)
+            yield Fault(
+                f"`{name}` is set by the launcher, for each process",
+                variable.removed,
+                variable.path,
+            )
 
 
 @rule("CT206", Level.WARNING)
@@ -130,8 +136,9 @@ def metric_pattern(subject: Subject) -> Iterator[Fault]:
     for name, pattern in subject.reading.metrics.items():
         groups = _groups_of(pattern)
         if isinstance(groups, int) and groups != 1:
-            fault = f"has {groups} groups; the service documents one, around the number"
-            yield _metric_fault(name, fault)
+            yield _metric_fault(
+                name, f"has {groups} groups; the service documents one, around the number"
+            )
 
 
 @rule("CT216", Level.ERROR)
@@ -264,8 +271,11 @@ def unknown_hyperparameter(subject: Subject) -> Iterator[Fault]:
     if missing:
         needed = quoted(missing)
         message = f"`{script}` requires {needed}, and the job's arguments end before"
-        hint = "write the arguments after the script, or into `arguments` of the job"
-        yield Fault(message, hint, ("arguments",))
+        yield Fault(
+            message,
+            "write the arguments after the script, or into `arguments` of the job",
+            ("arguments",),
+        )
 
     given = [*names, *PLATFORM_ARGUMENTS]
     for word in typed:
@@ -309,11 +319,11 @@ def key_of_tracking_is_missing(subject: Subject) -> Iterator[Fault]:
         return
     if WANDB_KEY in subject.job.environment.secrets or WANDB_KEY in subject.reading.variables:
         return
-    message = (
-        "`tracking.wandb: online` needs an API key, which the machine of the job does not have"
+    yield Fault(
+        "`tracking.wandb: online` needs an API key, which the machine of the job does not have",
+        f"add `{WANDB_KEY}` to `environment.secrets`, or write `wandb: offline`",
+        ("tracking", "wandb"),
     )
-    hint = f"add `{WANDB_KEY}` to `environment.secrets`, or write `wandb: offline`"
-    yield Fault(message, hint, ("tracking", "wandb"))
 
 
 @rule("CT218", Level.WARNING)
@@ -437,11 +447,11 @@ def toy_on_paid_machine(subject: Subject) -> Iterator[Fault]:
     folder, which is made for GPUs. Remove the tag once the job is your own.
     """
     if subject.target.facts.is_paid and subject.job.tags.get("size") == "toy":
-        message = "this job is a demonstration of a few seconds, but the machine costs money"
-        hint = (
-            "use `job_gpu.yaml` in the same folder, or remove the tag `size: toy` to run this job"
+        yield Fault(
+            "this job is a demonstration of a few seconds, but the machine costs money",
+            "use `job_gpu.yaml` in the same folder, or remove the tag `size: toy` to run this job",
+            ("tags", "size"),
         )
-        yield Fault(message, hint, ("tags", "size"))
 
 
 @rule("CT401", Level.WARNING)
@@ -452,12 +462,14 @@ def spot_without_checkpoint(subject: Subject) -> Iterator[Fault]:
     again from the beginning, and you pay for the same hours twice.
     """
     if subject.reading.spot is not None and subject.reading.checkpoint is None:
-        message = (
-            "the job runs on spot capacity and has no checkpoint, so an interruption "
-            "loses everything"
+        yield Fault(
+            (
+                "the job runs on spot capacity and has no checkpoint, so an interruption "
+                "loses everything"
+            ),
+            InPlace("add `checkpoint: {sagemaker: s3://..., azureml: azureml://...}`"),
+            ("spot",),
         )
-        hint = InPlace("add `checkpoint: {sagemaker: s3://..., azureml: azureml://...}`")
-        yield Fault(message, hint, ("spot",))
 
 
 @rule("CT402", Level.ERROR)
@@ -545,11 +557,14 @@ def idle_gpus(subject: Subject) -> Iterator[Fault]:
     if processes > 1:
         path = ("distribution", "processes_per_instance")
     message = f"{plural(processes, 'process')} on an instance with {gpus} GPUs"
-    hint = (
-        f"use `distribution: {{type: torch, processes_per_instance: {gpus}}}`, or an "
-        "instance with fewer GPUs"
+    yield Fault(
+        message,
+        (
+            f"use `distribution: {{type: torch, processes_per_instance: {gpus}}}`, or an "
+            "instance with fewer GPUs"
+        ),
+        path,
     )
-    yield Fault(message, hint, path)
 
 
 @rule("CT503", Level.ERROR)
@@ -563,8 +578,11 @@ def more_processes_than_gpus(subject: Subject) -> Iterator[Fault]:
     processes = getattr(subject.reading.distribution, "processes_per_instance", None)
     if gpus and processes and processes > gpus:
         message = f"{processes} processes on an instance with {plural(gpus, 'GPU')}"
-        hint = f"set `distribution.processes_per_instance` to {gpus}, or leave it out"
-        yield Fault(message, hint, ("distribution", "processes_per_instance"))
+        yield Fault(
+            message,
+            f"set `distribution.processes_per_instance` to {gpus}, or leave it out",
+            ("distribution", "processes_per_instance"),
+        )
 
 
 @rule("CT504", Level.ERROR)
@@ -578,9 +596,11 @@ def parameter_servers_need_workers(subject: Subject) -> Iterator[Fault]:
     if not isinstance(distribution, TensorFlow) or distribution.strategy != "parameter_server":
         return
     if distribution.workers == 1:
-        message = "the only worker is the chief, which does not train itself"
-        hint = "set `distribution.workers` to 2 or more"
-        yield Fault(message, hint, ("distribution", "workers"))
+        yield Fault(
+            "the only worker is the chief, which does not train itself",
+            "set `distribution.workers` to 2 or more",
+            ("distribution", "workers"),
+        )
 
 
 # Rules about earlier runs whose output a job reads. Before a submit, cloudtrain asks the target for
@@ -624,7 +644,8 @@ declare(
 
 def not_asked(whom: str, about: str, why: str, hint: str | None) -> Finding:
     """Return the finding for a question that cloudtrain did not ask `whom`, the target."""
-    return finding_of("CT541", f"cloudtrain did not ask {whom} about {about}, because {why}", hint)
+    message = f"cloudtrain did not ask {whom} about {about}, because {why}"
+    return finding_of("CT541", message, hint)
 
 
 declare(
@@ -659,11 +680,14 @@ def instances_do_the_same(subject: Subject) -> Iterator[Fault]:
     path: ValuePath = ("resources", "instance_count")
     if job.inputs:
         path = ("inputs", next(iter(job.inputs)))
-    hint = (
-        "use one instance, or add `shard: true` to an input; `--ignore CT521` if the script "
-        "divides the work itself"
+    yield Fault(
+        f"all {count} instances would do the same work",
+        (
+            "use one instance, or add `shard: true` to an input; `--ignore CT521` if the script "
+            "divides the work itself"
+        ),
+        path,
     )
-    yield Fault(f"all {count} instances would do the same work", hint, path)
 
 
 @rule("CT522", Level.NOTICE)
@@ -677,11 +701,11 @@ def shard_of_one(subject: Subject) -> Iterator[Fault]:
         return
     for name, item in job.inputs.items():
         if item.shard:
-            message = (
-                f"input `{name}` is sharded over a single instance, which gets all of the data"
+            yield Fault(
+                f"input `{name}` is sharded over a single instance, which gets all of the data",
+                "set `resources.instance_count` to 2 or more",
+                ("inputs", name, "shard"),
             )
-            hint = "set `resources.instance_count` to 2 or more"
-            yield Fault(message, hint, ("inputs", name, "shard"))
 
 
 @rule("CT523", Level.ERROR)

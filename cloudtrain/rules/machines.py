@@ -52,9 +52,12 @@ def run_too_long(subject: Subject, most: int, what: str = "a job") -> Iterator[F
     if run > most:
         limit = format_duration(most)
         ends = f"{subject.target.title} ends {what} after {limit}"
-        hint = f"set `max_runtime` to at most `{limit}`, and resume from a `checkpoint`"
         message = f"`max_runtime` is {format_duration(run)}, and {ends}"
-        yield Fault(message, hint, ("max_runtime",))
+        yield Fault(
+            message,
+            f"set `max_runtime` to at most `{limit}`, and resume from a `checkpoint`",
+            ("max_runtime",),
+        )
 
 
 def no_limit(subject: Subject, ends_it: str) -> Iterator[Fault]:
@@ -104,8 +107,7 @@ def budget_without_price(subject: Subject) -> Iterator[Fault]:
     `instances.toml`, or ask your account with `cloudtrain instances --refresh`.
     """
     spending = spending_of(subject.reading, subject.times)
-    target = subject.target.name
-    return without_price(spending, subject.settings, target, is_asked=subject.is_asked)
+    return without_price(spending, subject.settings, subject.target.name, is_asked=subject.is_asked)
 
 
 def spending_of(reading: Reading, times: int = 1) -> Spending:
@@ -424,8 +426,11 @@ def _too_many(subject: Subject) -> Iterator[Fault]:
     for group in subject.reading.machines.spanned:
         most = group.accelerators
         if most and processes > most:
-            hint = f"set `distribution.processes_per_instance` to {most}, or leave it out"
-            yield Fault(_counts_text(group, processes), hint, _COUNT)
+            yield Fault(
+                _counts_text(group, processes),
+                f"set `distribution.processes_per_instance` to {most}, or leave it out",
+                _COUNT,
+            )
 
 
 def _ranks_by_group(subject: Subject) -> Iterator[tuple[MachineGroup, int]]:

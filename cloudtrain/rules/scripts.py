@@ -57,9 +57,10 @@ def one_process(subject: Subject) -> Iterator[Fault]:
         return
     why = subject.syntax.why_alone
     if subject.reading.distribution.type == "none" and why:
-        message = f"one process runs `{subject.job.entry_point}`, because it {why}"
-        hint = "for several, join them in the script, and add `distribution: {type: torch}`"
-        yield Fault(message, hint)
+        yield Fault(
+            f"one process runs `{subject.job.entry_point}`, because it {why}",
+            "for several, join them in the script, and add `distribution: {type: torch}`",
+        )
 
 
 @rule("CT215", Level.ERROR)
@@ -113,7 +114,8 @@ def needs_a_person(subject: Subject) -> Iterator[Fault]:
     """
     lines: dict[tuple[str, str], list[str]] = {}
     for file, line, name in subject.syntax.attended:
-        lines.setdefault((name, file), []).append(f"{file}:{line}")
+        places = lines.setdefault((name, file), [])
+        places.append(f"{file}:{line}")
     for (name, _), places in lines.items():
         why = "and a run has no keyboard" if name == "input" else "which only a notebook has"
         message = f"`{name}()` is called in `{places[0]}`, {why}"
@@ -152,8 +154,9 @@ def folder_is_missing(subject: Subject) -> Iterator[Fault]:
         done.add(folder)
         where = f"`{folder}`, a folder that the run does not have"
         message = f"line {line} of `{file}` writes into {where}"
-        hint = f"add `os.makedirs({folder!r}, exist_ok=True)` before it"
-        yield Fault(message, hint, ("entry_point",))
+        yield Fault(
+            message, f"add `os.makedirs({folder!r}, exist_ok=True)` before it", ("entry_point",)
+        )
 
 
 @rule("CT404", Level.WARNING)
@@ -240,8 +243,9 @@ def package_is_unknown(subject: Subject) -> Iterator[Fault]:
     if absent.unknown:
         names = join_names(list(absent.unknown))
         message = f"cloudtrain does not know whether the run has {names}, because {absent.why}"
-        hint = "add those that it may lack to the requirements of the job"
-        yield Fault(message, hint, ("entry_point",))
+        yield Fault(
+            message, "add those that it may lack to the requirements of the job", ("entry_point",)
+        )
 
 
 def _how_to_have(subject: Subject, name: str) -> str:
@@ -398,8 +402,9 @@ def _options_with_paths(subject: Subject) -> Iterator[Fault]:
         else:
             place = ("arguments",) if subject.job.arguments else ("entry_point",)
             hint = f"name it as an input with `--set {data}`, and pass `--{name} '{new}'`"
-        message = f"`--{name} {path}` is a path of this machine, which the run does not have"
-        yield Fault(message, hint, place)
+        yield Fault(
+            f"`--{name} {path}` is a path of this machine, which the run does not have", hint, place
+        )
 
 
 def _constants_with_paths(subject: Subject) -> Iterator[Fault]:

@@ -419,22 +419,20 @@ def name_that_cannot_be_sent(subject: Subject) -> Iterable[Fault]:
     control characters, and no part of it ends with a dot.
     """
     refuse = part(subject.target, PathCheck) or refuse_archive_path
-    faults = []
-    for entry in subject.tree.entries:
-        what = refuse(entry.path)
+    faults: dict[str, str] = {}
+    for path in subject.tree.by_path:
+        what = refuse(path)
         if what is not None:
-            faults.append((entry.path, what))
+            shown = shortened(escape_path(path), 200)
+            faults[path] = f"`{shown}`, {what}"
 
     if faults:
-        path, what = faults[0]
+        path = next(iter(faults))
         others = _more_files(len(faults) - 1)
-        shown = shortened(escape_path(path), 200)
-        message = f"`{subject.plan.target}` does not support `{shown}`, {what}{others}"
+        message = f"`{subject.plan.target}` does not support {faults[path]}{others}"
         line = shortened(ignore_line(path), 200)
         hint = f"rename it, or add the line `{line}` to `{IGNORE_FILE}` in `source_dir`"
-        details = []
-        for path, what in faults[:_MOST_PLACES]:
-            details.append(f"{shortened(escape_path(path), 200)}: {what}")
+        details = [*faults.values()][:_MOST_PLACES]
         yield Fault(message, hint, ("source_dir",), tuple(details))
 
 
@@ -452,7 +450,7 @@ def bundled_secrets(tree: Tree, *, certain: bool) -> Iterator[Fault]:
     """Yield a fault for the secrets in a bundle: the certain ones, or the possible ones, judged by
     content and by file name. Its details list every position. The secrets themselves are never
     shown."""
-    credentials = {} if certain else credentials_in([entry.path for entry in tree.entries])
+    credentials = {} if certain else credentials_in(tree.by_path)
     places: list[tuple[str, str, str]] = []  # `a.py`, `a.py:3`, `github-pat`
     for entry in tree.entries:
         if entry.path in credentials and not any(secret.certain for secret in entry.secrets):
@@ -517,8 +515,12 @@ def _credentials(source: str) -> Iterator[Fault]:
     if lines:
         others = _more_files(len(lines) - 1)
         message = f"the data in `{source}` contains a credentials file ({lines[0]}){others}"
-        hint = "remove it from the folder, or accept it with `--ignore CT304`"
-        yield Fault(message, hint, ("inputs",), tuple(lines))
+        yield Fault(
+            message,
+            "remove it from the folder, or accept it with `--ignore CT304`",
+            ("inputs",),
+            tuple(lines),
+        )
 
 
 def _missing(
@@ -526,9 +528,8 @@ def _missing(
 ) -> Iterator[Fault]:
     """Yield a fault if a file is not in the bundle. `path` is that of the job's field with its
     name. The hint suggests only files with one of the suffixes."""
-    files = [entry.path for entry in subject.tree.entries]
     name = normpath(file)
-    if name in files:
+    if name in subject.tree.by_path:
         return
 
     for item in subject.tree.ignored:
@@ -538,7 +539,7 @@ def _missing(
             return
 
     candidates = []
-    for candidate in files:
+    for candidate in subject.tree.by_path:
         if candidate.endswith(suffixes) and not candidate.startswith("cloudtrain/"):
             candidates.append(candidate)
     near = did_you_mean(name, candidates[:50])

@@ -319,8 +319,9 @@ def main() -> NoReturn:
     with open(sys.argv[1], encoding="utf-8") as file:
         spec = json.load(file)
     sys.dont_write_bytecode = True
-    flops = torch.utils.flop_counter.register_flop_formula
-    flops(torch.ops.aten._scaled_dot_product_flash_attention_for_cpu)(attention_flops)
+    torch.utils.flop_counter.register_flop_formula(
+        torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    )(attention_flops)
     probe = Probe(spec)
     _limit()
     _watch(spec["scratch"])

@@ -105,8 +105,9 @@ def launch_of(
     if better:
         return LaunchChoice("entrypoint", better)
     assert image.entry is not None
-    reason = f"{image.entry.toolkit} or older; your arguments survive its shell"
-    return LaunchChoice("toolkit", reason)
+    return LaunchChoice(
+        "toolkit", f"{image.entry.toolkit} or older; your arguments survive its shell"
+    )
 
 
 def _problems(
@@ -121,12 +122,16 @@ def _problems(
     yield from option_problems(job)
     yield from no_ray(job.distribution, "on SageMaker")
     if isinstance(job.distribution, DeepSpeed) and job.distribution.launch == "launcher":
-        message = (
-            "the `deepspeed` launcher needs a hostfile and ssh between instances, which "
-            "SageMaker does not offer"
-        )
         hint = "use `launch: torch`, or `launch: mpi`"
-        yield Problem(("distribution", "launch"), message, hint, code="CT031")
+        yield Problem(
+            ("distribution", "launch"),
+            (
+                "the `deepspeed` launcher needs a hostfile and ssh between instances, which "
+                "SageMaker does not offer"
+            ),
+            hint,
+            code="CT031",
+        )
 
     if toolkit and entrypoint:
         field, hint = _OF_FIELDS.get(entrypoint, _OF_DISTRIBUTION)

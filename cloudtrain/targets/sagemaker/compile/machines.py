@@ -62,8 +62,9 @@ def machines_of(job: TrainingJob, account: SageMakerAccount) -> Machines:
         ]
         return Machines(tuple(preferred), "preferences")
 
-    name = _instance_type(job, account)
-    return Machines((machine_group(name, resources.instance_count, account),), "type")
+    return Machines(
+        (machine_group(_instance_type(job, account), resources.instance_count, account),), "type"
+    )
 
 
 def machine_values(job: TrainingJob, machines: Machines) -> JsonObject:
@@ -100,12 +101,20 @@ def _instance_type(job: TrainingJob, account: SageMakerAccount) -> str:
     if resources.gpu is None:
         # the example has one GPU for one process, and several for several
         size = "xlarge" if job.distribution.type == "none" else "12xlarge"
-        message = "the job does not say on which instance type it runs on SageMaker"
         hint = (
             f"add `instance_type: {{sagemaker: ml.g5.{size}}}`, or describe it: `gpu: A100-40GB`, "
             "`gpus_per_instance: 8`, `interconnect: rdma`; `cloudtrain instances` lists the types"
         )
-        raise JobError([Problem(("resources", "instance_type"), message, hint, code="CT033")])
+        raise JobError(
+            [
+                Problem(
+                    ("resources", "instance_type"),
+                    "the job does not say on which instance type it runs on SageMaker",
+                    hint,
+                    code="CT033",
+                )
+            ]
+        )
     return instance_types.type_by_gpu("sagemaker", resources, account.overlay)
 
 

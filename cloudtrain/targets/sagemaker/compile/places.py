@@ -184,9 +184,10 @@ def _input_problems(name: str, item: Input) -> Iterator[Problem]:
 
 
 def _no_location(name: str) -> Problem:
-    message = f"input `{name}` has no location on SageMaker"
     hint = f"add `sagemaker: s3://BUCKET/PATH` under `inputs.{name}`"
-    return Problem(("inputs", name), message, hint, code="CT032")
+    return Problem(
+        ("inputs", name), f"input `{name}` has no location on SageMaker", hint, code="CT032"
+    )
 
 
 def _mode_of_azure(name: str, item: Input, hint: str) -> Problem:
@@ -294,8 +295,12 @@ def input_problems(job: ProcessingJob) -> Iterator[Problem]:
                 f"input `{name}` can only be unpacked on the way (`compression: gzip`) in "
                 "the mode `pipe`"
             )
-            hint = "add `mode: pipe`, or unpack it in the script"
-            yield Problem((*path, "compression"), message, hint, code="CT031")
+            yield Problem(
+                (*path, "compression"),
+                message,
+                "add `mode: pipe`, or unpack it in the script",
+                code="CT031",
+            )
         if name == CODE_INPUT:
             message = f"`{CODE_INPUT}` is the input that brings the job's own code"
             yield Problem(path, message, "choose another name", code="CT032")
@@ -315,7 +320,8 @@ def _path_problems(job: ProcessingJob) -> Iterator[Problem]:
         owner = f"`{'.'.join(path)}`"
         if place in owners:
             message = f"{owner} would be in `{place}`, as {owners[place]} is"
-            hint = "give it another `path`, or leave it out"
-            yield Problem((*path, "path"), message, hint, code="CT032")
+            yield Problem(
+                (*path, "path"), message, "give it another `path`, or leave it out", code="CT032"
+            )
         else:
             owners[place] = owner

@@ -78,8 +78,14 @@ def compile_processing(job: ProcessingJob, target: SageMaker, context: CompileCo
         # cloudtrain's launcher must run in the image, because no toolkit exists for processing jobs
         too_old = python_too_old(parts.image.entry)
         if parts.brings_code and too_old is not None:
-            hint = "use a newer `version`, or an image of your own"
-            problems.append(Problem(("environment", "version"), too_old, hint, code="CT034"))
+            problems.append(
+                Problem(
+                    ("environment", "version"),
+                    too_old,
+                    "use a newer `version`, or an image of your own",
+                    code="CT034",
+                )
+            )
         plan = problems.collect_from(lambda: _plan(parts, context), None)
 
     problems.raise_if_any(plan)

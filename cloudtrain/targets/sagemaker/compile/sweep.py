@@ -104,8 +104,9 @@ def compile_tuning(sweep: Sweep, target: SageMaker, context: CompileContext) -> 
         raise JobError(refused)
 
     trial = compile_sagemaker(sweep.job, target, context)
-    tuning = _tuning_request(sweep, context.run_name, request)
-    return tuner_plan(sweep, trial, tuning, _notes(sweep))
+    return tuner_plan(
+        sweep, trial, _tuning_request(sweep, context.run_name, request), _notes(sweep)
+    )
 
 
 def _tuning_request(sweep: Sweep, name: str, request: JsonMapping) -> JsonObject:
@@ -358,8 +359,7 @@ def _cannot_try(sweep: Sweep, name: str, item: Range) -> Iterator[Problem]:
             f"SageMaker's tuner takes at most {_MOST_VALUES} listed values, and "
             f"`{name}` has {len(values)}"
         )
-        hint = f"list fewer, use a range without `step`, or {_ALTERNATIVE}"
-        yield _problem(path, message, hint)
+        yield _problem(path, message, f"list fewer, use a range without `step`, or {_ALTERNATIVE}")
     elif any(isinstance(value, list | dict) or value is None for value in values):
         yield _problem(path, f"`{name}` has values that are neither text nor numbers")
     elif any(len(_text(value, as_json=True)) > _LONGEST_VALUE for value in values):

@@ -56,11 +56,13 @@ def s3_address(subject: Subject) -> Iterator[Fault]:
         is_one = bucket.startswith("arn:") or is_bucket(bucket, region)
         if scheme == "https" or (scheme == "s3" and is_one):
             continue
+        better = bucket.lower()
         hint = InPlace("write `s3://BUCKET/KEY`")
-        if scheme == "s3" and is_bucket(bucket.lower(), region):
-            hint = InPlace(f"write `s3://{bucket.lower()}{slash}{key}`")
-        message = f"`{uri}` is not an address in S3, or its bucket cannot have this name"
-        yield Fault(message, hint, path)
+        if scheme == "s3" and is_bucket(better, region):
+            hint = InPlace(f"write `s3://{better}{slash}{key}`")
+        yield Fault(
+            f"`{uri}` is not an address in S3, or its bucket cannot have this name", hint, path
+        )
 
 
 @rule("SM502", Level.ERROR)
@@ -74,8 +76,11 @@ def channels_repeat(subject: Subject) -> Iterator[Fault]:
         if count < 2 or not isinstance(name, str):
             continue
         message = f"the channel `{name}` comes {count} times"
-        hint = "call one of them something else; `code` is the channel of the job's code"
-        yield Fault(message, hint, input_path(subject, name))
+        yield Fault(
+            message,
+            "call one of them something else; `code` is the channel of the job's code",
+            input_path(subject, name),
+        )
 
 
 @rule("SM503", Level.ERROR)
@@ -179,8 +184,11 @@ def file_system_ignores(subject: Subject) -> Iterator[Fault]:
             message = (
                 f"`{field}` has no effect on a file system: every instance sees all of `{name}`"
             )
-            hint = f"remove `{field}`; with several instances, let each rank choose its files"
-            yield Fault(message, hint, ("inputs", name, field))
+            yield Fault(
+                message,
+                f"remove `{field}`; with several instances, let each rank choose its files",
+                ("inputs", name, field),
+            )
 
 
 _IGNORED_BY_FILE_SYSTEMS = (
@@ -244,9 +252,10 @@ def sharded_for_one(subject: Subject) -> Iterator[Fault]:
     for name, channel in _channels(subject):
         source = mapping_at(channel, "DataSource", "S3DataSource")
         if source.get("S3DataDistributionType") == "ShardedByS3Key":
-            message = f"the one instance gets all of `{name}`"
             path = input_path(subject, name, "shard")
-            yield Fault(message, "remove `shard`, or add instances", path)
+            yield Fault(
+                f"the one instance gets all of `{name}`", "remove `shard`, or add instances", path
+            )
 
 
 def _channel_names(subject: Subject) -> list[object]:
@@ -339,7 +348,9 @@ def install_without_network(subject: Subject) -> Iterator[Fault]:
     these, or write `--no-index` into the file.
     """
     starter = read(subject).start.by
-    if starter == "image" or not subject.plan.request.get("EnableNetworkIsolation"):
+    if starter == "image":
+        return
+    if not subject.plan.request.get("EnableNetworkIsolation"):
         return
     # the toolkit installs this file wherever it finds it
     default = REQUIREMENTS if starter == "toolkit" else None
@@ -349,12 +360,14 @@ def install_without_network(subject: Subject) -> Iterator[Fault]:
     wanted = read_requirements(subject.tree, file)
     has_wheels = all(line.path.endswith(".whl") for line in wanted.asked)
     if "--no-index" not in wanted.flags and not has_wheels:
-        message = f"the container has no network, so `{file}` cannot be installed"
-        hint = (
-            "put the packages into the image; or wheels into the bundle, with `--no-index "
-            "--find-links .` in the file"
+        yield Fault(
+            f"the container has no network, so `{file}` cannot be installed",
+            (
+                "put the packages into the image; or wheels into the bundle, with `--no-index "
+                "--find-links .` in the file"
+            ),
+            ("environment", "requirements"),
         )
-        yield Fault(message, hint, ("environment", "requirements"))
 
 
 @rule("SM703", Level.WARNING)
@@ -394,8 +407,9 @@ def profiler_on_trainium(subject: Subject) -> Iterator[Fault]:
     hint = "remove `profiler = true` from the target's settings for this job"
     for group in subject.reading.machines.groups:
         if group.device == "neuron":
-            message = f"the profiler has nothing to show on `{group.instance_type}`"
-            yield Fault(message, hint, group.path)
+            yield Fault(
+                f"the profiler has nothing to show on `{group.instance_type}`", hint, group.path
+            )
 
 
 @rule("SM705", Level.NOTICE)

@@ -115,12 +115,14 @@ def multi_worker_too_new(subject: Subject) -> Iterator[Fault]:
         return
     framework, version = image.engine
     if framework == "tensorflow" and numbers(version) < _FIRST_MULTI_WORKER:
-        message = (
-            "the toolkit knows `multi_worker_mirrored` from TensorFlow 2.9 on, and the image "
-            f"has {version}"
+        yield Fault(
+            (
+                "the toolkit knows `multi_worker_mirrored` from TensorFlow 2.9 on, and the image "
+                f"has {version}"
+            ),
+            add_entrypoint_hint(subject, "use version `2.9` or newer"),
+            reading.image_path,
         )
-        hint = add_entrypoint_hint(subject, "use version `2.9` or newer")
-        yield Fault(message, hint, reading.image_path)
 
 
 @rule("SM323", Level.ERROR)
@@ -534,9 +536,11 @@ def image_for_other_processor(subject: Subject) -> Iterator[Fault]:
         processor = group.known.architecture
         if processor not in ("", built_for):
             has = f"`{group.known.name}` has an {processor} processor"
-            message = f"{has}, and the image is for {built_for}"
-            hint = "use an image that is built for it, or another instance type"
-            yield Fault(message, hint, group.path)
+            yield Fault(
+                f"{has}, and the image is for {built_for}",
+                "use an image that is built for it, or another instance type",
+                group.path,
+            )
 
 
 @rule("SM309", Level.NOTICE)
@@ -633,8 +637,7 @@ def toolkit_not_known(subject: Subject) -> Iterator[Fault]:
             "begin its Dockerfile with `FROM` and the address of an image of AWS that "
             f"has `{library}`"
         )
-    message = "cloudtrain knows no training toolkit in this image"
-    yield Fault(message, hint, reading.image_path)
+    yield Fault("cloudtrain knows no training toolkit in this image", hint, reading.image_path)
 
 
 @rule("SM311", Level.WARNING)
@@ -704,8 +707,11 @@ def image_name_contradicts(subject: Subject) -> Iterator[Fault]:
             has = f"`{group.known.name}` has {_has(group.known)}"
             wanted = DEVICES[group.device or "cpu"]
             message = f"`{name}` says that it is made for {DEVICES[device]}, and {has}"
-            hint = f"use an image for {wanted}, or accept this one with `--ignore SM313`"
-            yield Fault(message, hint, path)
+            yield Fault(
+                message,
+                f"use an image for {wanted}, or accept this one with `--ignore SM313`",
+                path,
+            )
             return
 
 

@@ -171,13 +171,16 @@ def key_for_local_disk(subject: Subject) -> Iterator[Fault]:
     for group in subject.reading.machines.groups:
         if group.known and group.known.nvme_gb:
             name = group.known.name
-            message = f"`{name}` encrypts its local disk itself and takes no `volume_kms_key`"
-            yield Fault(message, hint, path)
+            yield Fault(
+                f"`{name}` encrypts its local disk itself and takes no `volume_kms_key`", hint, path
+            )
 
 
 def _missing_variables(subject: Subject, entry: InstanceType) -> dict[str, str]:
     """Return the EFA variables that the instance type needs and that are not set."""
-    if entry.interconnect != "rdma" or not (entry.gpus or entry.neuron_cores):
+    if entry.interconnect != "rdma":
+        return {}
+    if not entry.gpus and not entry.neuron_cores:
         return {}
 
     image = read(subject).image
@@ -234,7 +237,8 @@ def group_names_repeat(subject: Subject) -> Iterator[Fault]:
         if name in names[:index]:
             message = f"two instance groups are called `{name}`"
             path = ("resources", "instance_groups", index, "name")
-            yield Fault(message, InPlace(f"call one `{name}-{index + 1}`"), path)
+            number = index + 1
+            yield Fault(message, InPlace(f"call one `{name}-{number}`"), path)
 
 
 @rule("SM212", Level.ERROR, Nature.FACT)
@@ -246,9 +250,8 @@ def unknown_group(subject: Subject) -> Iterator[Fault]:
     no instance receives the input.
     """
     known = [group.name for group in subject.reading.resources.instance_groups]
-    named: list[tuple[ValuePath, Sequence[str]]] = [
-        (("resources", "distribution_groups"), subject.job.resources.distribution_groups)
-    ]
+    named: list[tuple[ValuePath, Sequence[str]]] = []
+    named.append((("resources", "distribution_groups"), subject.job.resources.distribution_groups))
     for channel in rows_at(subject.plan.request, CHANNELS):
         place = input_path(subject, channel.get("ChannelName"))
         named.append(((*place, "instance_groups"), _groups_of(channel)))
@@ -260,8 +263,9 @@ def unknown_group(subject: Subject) -> Iterator[Fault]:
                 hint = near or "add it to `resources.instance_groups`, or remove it here"
                 yield Fault(f"the job has no instance group `{name}`", hint, (*place, index))
             elif name in names[:index]:
-                message = f"the instance group `{name}` is named twice"
-                yield Fault(message, "remove one", (*place, index))
+                yield Fault(
+                    f"the instance group `{name}` is named twice", "remove one", (*place, index)
+                )
 
 
 @rule("SM219", Level.ERROR)
@@ -284,7 +288,8 @@ def channels_without_group(subject: Subject) -> Iterator[Fault]:
         hint = f"write `instance_groups: [{', '.join(names)}]` under it"
         if value_at(channel, "DataSource", "FileSystemDataSource"):
             hint = "remove `instance_groups` from the other inputs; a file system takes none"
-        yield Fault(message, InPlace(hint), input_path(subject, channel.get("ChannelName")))
+        path = input_path(subject, channel.get("ChannelName"))
+        yield Fault(message, InPlace(hint), path)
 
 
 @rule("SM220", Level.ERROR)
@@ -407,8 +412,9 @@ def preferences_need_other_images(subject: Subject) -> Iterator[Fault]:
         image_for = image_for or kind
         if kind != image_for:
             message = f"the image is for types with {image_for}, and `{name}` has {kind}"
-            hint = f"remove `{name}`, or put types of one kind into the list"
-            yield Fault(message, hint, group.path)
+            yield Fault(
+                message, f"remove `{name}`, or put types of one kind into the list", group.path
+            )
 
 
 @rule("SM218", Level.ERROR)
@@ -448,9 +454,10 @@ def training_plan_twice(subject: Subject) -> Iterator[Fault]:
     for index, row in enumerate(subject.job.resources.instance_preferences):
         if row.training_plan is not None:
             name = row.instance_type
-            message = f"`{name}` has a training plan, and the target has one for all types"
             path = ("resources", "instance_preferences", index, "training_plan")
-            yield Fault(message, hint, path)
+            yield Fault(
+                f"`{name}` has a training plan, and the target has one for all types", hint, path
+            )
 
 
 def _preferences(subject: Subject) -> list[MachineGroup]:
@@ -522,9 +529,8 @@ def spot_without_limit(subject: Subject) -> Iterator[Fault]:
         return
     if read(subject).seconds("MaxWaitTimeInSeconds") is None:
         run = read(subject).seconds("MaxRuntimeInSeconds") or 0
-        message = "a spot job needs a limit for waiting and running together"
         hint = f"write `spot: {{max_wait: {exact_duration(2 * run)}}}`"
-        yield Fault(message, hint, ("spot",))
+        yield Fault("a spot job needs a limit for waiting and running together", hint, ("spot",))
 
 
 @rule("SM402", Level.ERROR)
@@ -553,7 +559,9 @@ def wait_shorter_than_default_run(subject: Subject) -> Iterator[Fault]:
         return  # CT402 reports it
     wait = read(subject).seconds("MaxWaitTimeInSeconds")
     run = read(subject).seconds("MaxRuntimeInSeconds")
-    if wait is None or run is None or wait >= run:
+    if wait is None or run is None:
+        return
+    if wait >= run:
         return
     hint = f"set `max_runtime` to at most `{exact_duration(wait)}`"
     yield Fault(short_wait(wait, run), hint, ("spot", "max_wait"))
@@ -627,12 +635,13 @@ def pending_limit_without_effect(subject: Subject) -> Iterator[Fault]:
     if devices_of(groups) != {"cpu"}:
         return
     if read(subject).seconds("MaxPendingTimeInSeconds") is not None:
-        message = f"`max_pending` has no effect on `{groups[0].instance_type}`"
-        hint = (
-            "remove `max_pending` from the target's settings for this job, or name a type "
-            "with GPUs or Trainium"
+        yield Fault(
+            f"`max_pending` has no effect on `{groups[0].instance_type}`",
+            (
+                "remove `max_pending` from the target's settings for this job, or name a type "
+                "with GPUs or Trainium"
+            ),
         )
-        yield Fault(message, hint)
 
 
 def _is_on_spot(subject: Subject) -> bool:

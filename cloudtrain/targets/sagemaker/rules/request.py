@@ -125,8 +125,7 @@ def role_of_another_partition(subject: Subject) -> Iterator[Fault]:
             f"the role is in the partition `{of_role}`, and the region `{account.region}` in "
             f"`{own}`"
         )
-        hint = f"use a role that begins with `arn:{own}:iam::`, or another region"
-        yield Fault(message, hint)
+        yield Fault(message, f"use a role that begins with `arn:{own}:iam::`, or another region")
 
 
 @rule("SM104", Level.ERROR, Nature.FACT)
@@ -143,7 +142,9 @@ def region_misspelt(subject: Subject) -> Iterator[Fault]:
     regions: set[str] = set()
     for table in registries():
         regions.update(table)
-    hint = f'write `region = "{zone[1]}"`' if zone else did_you_mean(region, regions)
+    hint: str | None = did_you_mean(region, regions)
+    if zone:
+        hint = f'write `region = "{zone[1]}"`'
     yield Fault(f"`{region}` is not a region", hint)
 
 
@@ -182,10 +183,14 @@ def key_of_another_region(subject: Subject) -> Iterator[Fault]:
     region = subject.account.region
     for setting in ("volume_kms_key", "output_kms_key", "training_plan"):
         arn = (getattr(subject.settings, setting) or "").split(":")
-        if arn[0] == "arn" and len(arn) >= 5 and arn[3] != region:
-            message = f"`{setting}` is in `{arn[3]}`, and the job runs in `{region}`"
+        if arn[0] != "arn" or len(arn) < 5:
+            continue
+        other = arn[3]
+        if other != region:
             arn[3] = region
-            yield Fault(message, f"use one of `{region}`: `{':'.join(arn)}` if it exists")
+            message = f"`{setting}` is in `{other}`, and the job runs in `{region}`"
+            own = ":".join(arn)
+            yield Fault(message, f"use one of `{region}`: `{own}` if it exists")
 
 
 @rule("SM107", Level.WARNING)
@@ -206,8 +211,11 @@ def image_of_another_region(subject: Subject) -> Iterator[Fault]:
     match = re.fullmatch(_REGISTRY, uri or text_at(request, "AppSpecification", "ImageUri"))
     if match and match["region"] != region:
         message = f"the image is in `{match['region']}`, and the job runs in `{region}`"
-        hint = f"use the copy of the image in `{region}`, or make one"
-        yield Fault(message, hint, read(subject).image_path)
+        yield Fault(
+            message,
+            f"use the copy of the image in `{region}`, or make one",
+            read(subject).image_path,
+        )
 
 
 def is_bucket(name: str, region: str) -> bool:
@@ -282,7 +290,8 @@ def reserved_tag(subject: Subject) -> Iterator[Fault]:
             path = ("tags", key)
         if key.lower().startswith("aws:"):
             message = f"the tag `{key}` begins with `aws:`, which AWS refuses"
-            yield Fault(message, f"write `{key[4:] or 'team'}`", path)
+            better = key[4:] or "team"
+            yield Fault(message, f"write `{better}`", path)
         if count > 1:
             yield Fault(f"the tag `{key}` comes {count} times", "remove all but one", path)
 
@@ -330,11 +339,15 @@ def _place(subject: Subject, violation: ShapeViolation) -> ValuePath:
 
     if path[:2] == ("AlgorithmSpecification", "TrainingImage"):
         return read(subject).image_path
-    if path[0] == "HyperParameters" and path[1:] and path[1] not in subject.job.hyperparameters:
-        return ("distribution",)
+    parameter = path[1:2]
+    if path[0] == "HyperParameters":
+        if parameter and parameter[0] not in subject.job.hyperparameters:
+            return ("distribution",)
+        return ("hyperparameters", *parameter)
     for start, place in _PLACES.items():
         if path[: len(start)] == start:
-            return (*place, *_key_at(subject, start, path[len(start) :]))
+            key = _key_at(subject, start, path[len(start) :])
+            return (*place, *key)
     return ()
 
 
@@ -352,7 +365,6 @@ def _in_overrides(overrides: JsonMapping, path: ValuePath) -> ValuePath:
 
 
 _PLACES: dict[tuple[str, ...], tuple[str, ...]] = {
-    ("HyperParameters",): ("hyperparameters",),
     ("Environment",): ("environment", "variables"),
     ("Tags",): ("tags",),
     ("AlgorithmSpecification", "MetricDefinitions"): ("metrics",),
@@ -379,13 +391,15 @@ _NAMES = {
 def _key_at(subject: Subject, start: tuple[str, ...], rest: ValuePath) -> ValuePath:
     """Return the key in the job's mapping that the path `rest` below `start` of the request means;
     empty if there is none."""
-    if start in (("HyperParameters",), ("Environment",)):
+    if start == ("Environment",):
         return rest[:1]
     if start not in _NAMES or not rest:
         return ()
-    name = value_at(value_at(subject.plan.request, *start)[rest[0]], _NAMES[start])
-    holder = getattr(subject.job, _PLACES[start][0])
-    return (name,) if isinstance(name, str) and name in holder else ()
+    row = value_at(subject.plan.request, *start)[rest[0]]
+    name = value_at(row, _NAMES[start])
+    if isinstance(name, str) and name in getattr(subject.job, _PLACES[start][0]):
+        return (name,)
+    return ()
 
 
 # Rules about the maximum cost of a SageMaker job: its hourly price for its whole time limit.
@@ -426,9 +440,10 @@ def warm_pool_costs(subject: Subject) -> Iterator[Fault]:
     """
     pool = shared.spending_of(subject.reading).pool
     if pool:
-        message = f"after the job, the warm pool costs up to ${pool:,.2f}"
-        hint = "remove `keep_alive` from the target's settings if no other job follows"
-        yield Fault(message, hint)
+        yield Fault(
+            f"after the job, the warm pool costs up to ${pool:,.2f}",
+            "remove `keep_alive` from the target's settings if no other job follows",
+        )
 
 
 @rule("SM415", Level.NOTICE)
@@ -452,6 +467,9 @@ def volume_beside_cap(subject: Subject) -> Iterator[Fault]:
                 f"`{capped[0]}` does not count the volumes of {size:,} GiB, because cloudtrain "
                 "knows no price of them"
             )
-            hint = "ask for no more than the data needs, or read it with `mode: mount`"
             path = subject.reading.override_of(*place, "VolumeSizeInGB")
-            yield Fault(message, hint, path or ("resources", "volume_size"))
+            yield Fault(
+                message,
+                "ask for no more than the data needs, or read it with `mode: mount`",
+                path or ("resources", "volume_size"),
+            )

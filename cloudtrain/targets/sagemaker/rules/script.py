@@ -63,9 +63,11 @@ def secrets_left_to_the_script(subject: Subject) -> Iterator[Fault]:
     if not subject.job.environment.secrets:
         return
     if read(subject).start.by == "toolkit":
-        message = "the image's toolkit starts this job, and does not look up its secrets"
-        hint = "begin the script with `from cloudtrain import runtime; runtime.load_secrets()`"
-        yield Fault(message, hint, ("environment", "secrets"))
+        yield Fault(
+            "the image's toolkit starts this job, and does not look up its secrets",
+            "begin the script with `from cloudtrain import runtime; runtime.load_secrets()`",
+            ("environment", "secrets"),
+        )
 
 
 @rule("SM341", Level.ERROR)
@@ -89,7 +91,7 @@ def package_under_torchrun(subject: Subject) -> Iterator[Fault]:
     module (`python -m`), which it does not support with torchrun. cloudtrain's own launcher starts
     such a job, except if the target sets `launch = "toolkit"` or the job needs the toolkit.
     """
-    if is_toolkits_torchrun(subject) and "setup.py" in _files(subject):
+    if is_toolkits_torchrun(subject) and "setup.py" in subject.tree.by_path:
         yield Fault(
             "the toolkit treats code with a `setup.py` as a package, which it cannot start with "
             "torchrun",
@@ -109,7 +111,7 @@ def entry_point_refused(subject: Subject) -> Iterator[Fault]:
     name = normpath(script)
     if read(subject).start.by != "toolkit" or is_plain_name(name):
         return
-    if name in _files(subject):
+    if name in subject.tree.by_path:
         better = re.sub(r"[^A-Za-z0-9._/+-]+", "_", name).lstrip("+-")
         message = f"the toolkit refuses the name `{script}`"
         yield Fault(message, f"rename it, to `{better}` for example", ("entry_point",))
@@ -170,7 +172,7 @@ def package_not_installed(subject: Subject) -> Iterator[Fault]:
     has_list = subject.job.environment.requirements is not None
     if read(subject).start.by != "entrypoint" or has_list:
         return
-    if "setup.py" in _files(subject):
+    if "setup.py" in subject.tree.by_path:
         yield Fault(
             "cloudtrain's own launcher does not install the package of `setup.py`",
             "list what it needs in a file, and write `requirements: requirements.txt` under "
@@ -180,11 +182,7 @@ def package_not_installed(subject: Subject) -> Iterator[Fault]:
 
 
 def _has_unnamed_requirements(subject: Subject) -> bool:
-    return subject.job.environment.requirements is None and REQUIREMENTS in _files(subject)
-
-
-def _files(subject: Subject) -> set[str]:
-    return {entry.path for entry in subject.tree.entries}
+    return subject.job.environment.requirements is None and REQUIREMENTS in subject.tree.by_path
 
 
 # Rules about hyperparameters and environment variables on SageMaker.
@@ -215,7 +213,9 @@ def broken_by_shell(subject: Subject) -> Iterator[Fault]:
     the quotes.
     """
     image = read(subject).image
-    if image is None or image.toolkit is None or read(subject).start.by != "toolkit":
+    if image is None or image.toolkit is None:
+        return
+    if read(subject).start.by != "toolkit":
         return
     script = subject.job.entry_point or "train.py"
     for name, value in _parameters(subject).items():
@@ -271,7 +271,9 @@ def options_broken_by_shell(subject: Subject) -> Iterator[Fault]:
     distribution = subject.reading.distribution
     field = "mpi_options" if distribution.type in ("smddp", "smp") else "options"
     options = getattr(distribution, field, "")
-    if subject.reading.launcher != "mpirun" or read(subject).start.by == "image":
+    if subject.reading.launcher != "mpirun":
+        return
+    if read(subject).start.by == "image":
         return
     if options and not _options_arrive(subject, options):
         yield Fault(
@@ -322,8 +324,11 @@ def reserved_parameter(subject: Subject) -> Iterator[Fault]:
             better = name.partition("_")[2] or "value"
             yield Fault(f"`{name}` does not reach the script", InPlace(f"call it `{better}`"), path)
         elif name == "mp_parameters" and isinstance(subject.reading.distribution, SMP):
-            message = "`mp_parameters` are overwritten by `distribution.parameters`"
-            yield Fault(message, "write them under `distribution.parameters`", path)
+            yield Fault(
+                "`mp_parameters` are overwritten by `distribution.parameters`",
+                "write them under `distribution.parameters`",
+                path,
+            )
 
 
 _SMP_MODULES = {1: "smdistributed.modelparallel", 2: "torch.sagemaker"}

@@ -159,12 +159,13 @@ class Clients:
         except errors_of_boto3():
             raise
         except ValueError as error:
-            message = f"boto3 cannot create a client for {service}: {error}"
-            hint = (
-                "begin `AWS_ENDPOINT_URL`, or `endpoint_url` in `~/.aws/config`, with "
-                "`http://` or `https://`"
-            )
-            raise SettingsError(message, hint=hint) from error
+            raise SettingsError(
+                f"boto3 cannot create a client for {service}: {error}",
+                hint=(
+                    "begin `AWS_ENDPOINT_URL`, or `endpoint_url` in `~/.aws/config`, with "
+                    "`http://` or `https://`"
+                ),
+            ) from error
 
     def _config(self) -> Any:
         """Return botocore's configuration: retries and timeouts."""

@@ -379,8 +379,10 @@ class SageMakerService(Service):
 
         account = account_of(settings, self._environ)
         if "region" in account.missing:
-            message = "prices depend on the region, and none is set"
-            raise SettingsError(message, hint="set `region` under `[sagemaker]` in cloudtrain.toml")
+            raise SettingsError(
+                "prices depend on the region, and none is set",
+                hint="set `region` under `[sagemaker]` in cloudtrain.toml",
+            )
         folder = user_config_path("cloudtrain", appauthor=False)
         today = datetime.now(timezone.utc).date()
         served_by = account._replace(region=pricing_region(account.region))
@@ -574,8 +576,7 @@ class SageMakerService(Service):
         return self._status(kind, description)
 
     def _status(self, kind: JobKind, description: JsonMapping) -> RunStatus:
-        rate = hourly_price(description, self._overlay())
-        return status_of(description, kind, rate, time.time())
+        return status_of(description, kind, hourly_price(description, self._overlay()), time.time())
 
     def _ours(self, ref: RunRef, kind: JobKind, request: JsonMapping | None = None) -> bool:
         """Return whether the job exists, and refuse one that cloudtrain did not create (see
@@ -619,11 +620,14 @@ def _of_rank(lines: Iterator[LogLine], rank: int) -> Iterator[LogLine]:
         if line.rank == rank:
             yield line
     if has_lines and not has_ranks:
-        hint = (
-            'use `--host algo-1`; with `environment: {variables: {PET_TEE: "3"}}` torchrun '
-            "marks each line"
+        raise UsageError(
+            "the lines of this log do not name their ranks",
+            hint=(
+                'use `--host algo-1`; with `environment: {variables: {PET_TEE: "3"}}` torchrun '
+                "marks each line"
+            ),
+            code="CT937",
         )
-        raise UsageError("the lines of this log do not name their ranks", hint=hint, code="CT937")
 
 
 def _with_output(status: RunStatus, lines: list[LogLine], error: str) -> RunStatus:

@@ -185,9 +185,11 @@ def fetch_original(
     try:
         document = dict(clients.call("sagemaker", "describe_training_job", TrainingJobName=name))
     except NotThere:
-        message = f"there is no training job `{name}` in this account and region"
-        hint = "`cloudtrain ps --target sagemaker` lists the account's jobs"
-        raise UsageError(message, hint=hint, code="CT974") from None
+        raise UsageError(
+            f"there is no training job `{name}` in this account and region",
+            hint="`cloudtrain ps --target sagemaker` lists the account's jobs",
+            code="CT974",
+        ) from None
     document.pop("ResponseMetadata", None)
 
     tags: list[JsonObject] = []
