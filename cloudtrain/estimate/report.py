@@ -28,7 +28,8 @@ from cloudtrain.plans.plan import Printable
 
 _GIB = 2**30
 _STYLES: dict[Verdict, Style] = {"fits": "good", "tight": "warn", "does not fit": "bad"}
-_WIDE = 60
+_WIDE = 30
+"""Characters of a bar for the whole memory."""
 
 
 @dataclass(frozen=True)
@@ -133,13 +134,17 @@ class FitReport(Printable):
     def document(self) -> Document:
         rows: list[tuple[str, Cell]] = []
         if self.own is not None:
-            rows.append(("verdict", self._verdict(self.own)))
+            machine = self.own.machine
+            gpus = f"{machine.gpus} x {machine.gpu} have {_gib(machine.memory)} each"
+            verdict = self.own.verdict
+            rows.append(("verdict", Span(f"{verdict}: {gpus}", _STYLES[verdict])))
         rows.append(("peak", f"{_gib(self.peak)} of tensors on rank {self.rank} of {self.ranks}"))
         if self.place:
             rows.append(("at", self.place))
         for kind, size in self.kinds.items():
             if size:
-                rows.append((f"  {kind}", f"{_gib(size)}  {_bar(size, self.peak)}"))
+                bar = "█" * round(_WIDE * size / self.peak)
+                rows.append((f"  {kind}", f"{_gib(size)}  {bar}"))
         if self.own is not None:
             rows.append(("needed", f"{_gib(self.need.least)} to {_gib(self.need.most)} of a GPU"))
             rows += self._speed(self.own)
@@ -165,23 +170,17 @@ class FitReport(Printable):
     def _repr_html_(self) -> str:
         return self._bar_html() + to_html(self.document())
 
-    def _verdict(self, own: MachineFit) -> Span:
-        machine = own.machine
-        words = f"{own.verdict}: {machine.gpus} x {machine.gpu} have {_gib(machine.memory)} each"
-        return Span(words, _STYLES[own.verdict])
-
     def _speed(self, own: MachineFit) -> list[tuple[str, Cell]]:
         rows: list[tuple[str, Cell]] = []
         if own.step is None:
             return rows
         rows.append(("step", f"{_seconds(own.step.least)} to {_seconds(own.step.most)}"))
         if self.batch is not None:
-            count = self.batch.tokens or self.batch.samples
             what = "tokens" if self.batch.tokens else "samples"
+            count = self.batch.tokens or self.batch.samples
             count *= self.batch.ranks
-            slow = count / own.step.most
-            fast = count / own.step.least
-            rows.append(("speed", f"{slow:,.0f} to {fast:,.0f} {what}/s, all ranks together"))
+            speed = _range((count / own.step.most, count / own.step.least), "{:,.0f}")
+            rows.append(("speed", f"{speed} {what}/s, all ranks together"))
         if own.hours is not None:
             hours = _range(own.hours, "{:,.1f}") + " hours"
             if own.hours[1] < 1:
@@ -250,11 +249,14 @@ class FitReport(Printable):
 def _largest(found: Suggestion) -> Span:
     """Return the words about the largest batch."""
     name, value, needs, end = found
+
+    def need_of(tried: int) -> str:
+        need = needs[tried]
+        return "is refused by the script" if need is None else f"needs up to {_gib(need)}"
+
     if value is None:
         smallest = min(needs)
-        need = needs[smallest]
-        reason = "is refused by the script" if need is None else f"needs up to {_gib(need)}"
-        return Span(f"none fits: {name}={smallest} {reason}", "bad")
+        return Span(f"none fits: {name}={smallest} {need_of(smallest)}", "bad")
     words = f"{name}={value} fits, with up to {_gib(needs[value] or 0.0)}"
     larger = sorted(other for other in needs if other > value)
     # of those that were tried, one that needs too much says more than one that is refused
@@ -264,9 +266,7 @@ def _largest(found: Suggestion) -> Span:
     elif end == "tries":
         words += "; larger values may fit, too"
     elif larger:
-        need = needs[larger[0]]
-        reason = "is refused by the script" if need is None else f"needs up to {_gib(need)}"
-        words += f"; {larger[0]} {reason}"
+        words += f"; {larger[0]} {need_of(larger[0])}"
     return Span(words, "good")
 
 
@@ -283,7 +283,3 @@ def _seconds(seconds: float) -> str:
 
 def _range(bounds: Sequence[float], form: str) -> str:
     return " to ".join(form.format(value) for value in bounds)
-
-
-def _bar(size: int, whole: int) -> str:
-    return "█" * round(_WIDE * size / max(whole, 1) / 2)

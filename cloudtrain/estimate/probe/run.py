@@ -177,16 +177,16 @@ class Probe:
         if self.spec["gpu"]:
             stand_in_for(VisibleGpu(**self.spec["gpu"]), self.tensors)
         refused = None
+        message = "no optimizer of torch stepped before the script ended"
         with self.tensors:
             try:
                 self._run_script()
             except SystemExit as stop:
-                if stop.code and not self.steps:
-                    refused = {"message": f"the script exits: {stop.code}", "place": ""}
+                if stop.code:
+                    message = f"the script exits: {stop.code}"
             except BaseException as error:  # noqa: BLE001
                 refused = self._refusal(error)
         if refused is None and not self.steps:
-            message = "no optimizer of torch stepped before the script ended"
             refused = {"message": message, "place": ""}
         self._end(refused)
 
@@ -206,11 +206,12 @@ class Probe:
 
     def _before_step(self, optimizer: Any, *_: object) -> None:
         self.tensors.phase = "optimizer"
-        for parameter in _learned(optimizer):
-            self._classify(parameter, PARAMETERS)
-            if parameter.grad is not None:
-                self._classify(parameter.grad, GRADIENTS)
-            if id(parameter) not in self._hooked:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                self._classify(parameter, PARAMETERS)
+                self._has_gradient(parameter)
+                if id(parameter) in self._hooked:
+                    continue
                 self._hooked.add(id(parameter))
                 if parameter.requires_grad and parameter.is_leaf:
                     parameter.register_post_accumulate_grad_hook(self._has_gradient)
@@ -247,8 +248,7 @@ class Probe:
             traceback.print_exception(error)
         while error.__cause__ is not None:
             error = error.__cause__
-        message = str(error).strip().splitlines()
-        text = message[0] if message else ""
+        text = str(error).strip().partition("\n")[0]
         if isinstance(error, MemoryError):
             text = "the script itself takes more than half of this machine's memory"
         elif not isinstance(error, Refusal | Blocked):
@@ -290,14 +290,6 @@ class Probe:
             "decisions": list(self.decisions.places),
             "selections": list(self.decisions.selections),
         }
-
-
-def _learned(optimizer: Any) -> list[Any]:
-    """Return the parameters of an optimizer."""
-    parameters = []
-    for group in optimizer.param_groups:
-        parameters += group["params"]
-    return parameters
 
 
 _MOST_WRITTEN = 4 * 2**30
