@@ -561,8 +561,6 @@ implementation."""
 
 _LONGEST_NAME = 255
 
-_SCHEME = r"^[a-z+]+://"
-
 
 @rule("CT207", Level.ERROR)
 def image_reference(subject: Subject) -> Iterator[Fault]:
@@ -576,10 +574,7 @@ def image_reference(subject: Subject) -> Iterator[Fault]:
     for reference, path in subject.reading.images:
         # a cluster's containers may also be files
         if not is_reference(reference) and not re.fullmatch(r"/\S+\.(sqsh|sif)", reference):
-            better = _corrected_reference(reference)
-            hint = "write it as `REGISTRY/REPOSITORY:TAG`"
-            if better:
-                hint = InPlace(f"write `{better}`")
+            hint = InPlace("write `REGISTRY/REPOSITORY:TAG`, in lower case and without `https://`")
             yield Fault(f"`{reference}` is not the address of an image", hint, path)
 
 
@@ -587,17 +582,6 @@ def is_reference(text: str) -> bool:
     """Return whether the text has the form of an image address that can be pulled."""
     match = re.fullmatch(_REFERENCE, text)
     return match is not None and len(match["name"]) <= _LONGEST_NAME
-
-
-def _corrected_reference(text: str) -> str | None:
-    """Return the text without scheme and spaces, and with the name in lower case; None if the
-    result is still not an image address."""
-    bare = re.sub(_SCHEME, "", text.strip())
-    name, at, digest = bare.partition("@")
-    folder, slash, last = name.rpartition("/")
-    repository, colon, tag = last.partition(":")
-    better = f"{folder.lower()}{slash}{repository.lower()}{colon}{tag}{at}{digest}"
-    return better if is_reference(better) else None
 
 
 # Portable rules about data locations: a job's output must not replace its input or another of its

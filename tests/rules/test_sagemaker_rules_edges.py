@@ -256,12 +256,12 @@ WRONG: dict[str, tuple[str, Case, str]] = {
     "an image by the overrides": (
         "CT207",
         job(sagemaker_overrides={"AlgorithmSpecification": {"TrainingImage": "Mine:1"}}),
-        "write `mine:1`",
+        "in lower case",
     ),
     "an image with a scheme": (
         "CT207",
         job(environment=image(f"docker://{BYOC}")),
-        f"write `{BYOC}`",
+        "without `https://`",
     ),
     "a second command among mpirun's options": (
         "SM605",
@@ -316,7 +316,7 @@ WRONG: dict[str, tuple[str, Case, str]] = {
     "a session of the role": (
         "SM102",
         Case(account=account(role="arn:aws:sts::123456789012:assumed-role/Train/me")),
-        'role = "arn:aws:iam::123456789012:role/Train"',
+        'role = "arn:aws:iam::ACCOUNT:role/NAME"',
     ),
     "a CPU image for Trainium": (
         "SM306",

@@ -161,13 +161,10 @@ def server_counts_ignored(subject: Subject) -> Iterator[Fault]:
     if start.by != "toolkit" or start.framework != "tensorflow":
         return
     count = subject.reading.machines.spanned_count
-    what = "servers" if distribution.strategy == "parameter_server" else "workers"
     for field in ("parameter_servers", "workers"):
         number = getattr(distribution, field)
         if number is not None and number != count:
-            message = (
-                f"`{field}: {number}` is ignored: the toolkit runs {what} on all {count} instances"
-            )
+            message = f"`{field}: {number}` is ignored: the toolkit uses all {count} instances"
             hint = add_entrypoint_hint(subject, f"remove `{field}`")
             yield Fault(message, hint, ("distribution", field))
 
@@ -630,14 +627,9 @@ def toolkit_not_known(subject: Subject) -> Iterator[Fault]:
     is_named = TRAINING_MODULE in mapping_at(subject.plan.request, "Environment")
     if is_named or reading.has_other_toolkit:
         return
-    library = reading.distribution.type
-    hint = add_entrypoint_hint(subject, "install sagemaker-training in the image")
-    if library in ("smddp", "smp"):
-        hint = (
-            "begin its Dockerfile with `FROM` and the address of an image of AWS that "
-            f"has `{library}`"
-        )
-    yield Fault("cloudtrain knows no training toolkit in this image", hint, reading.image_path)
+    hint = "begin its Dockerfile with `FROM` and the address of an image of AWS"
+    message = "cloudtrain knows no training toolkit in this image"
+    yield Fault(message, add_entrypoint_hint(subject, hint), reading.image_path)
 
 
 @rule("SM311", Level.WARNING)
