@@ -373,18 +373,18 @@ def test_the_plan_shows_every_instances_process() -> None:
         ),
         (
             {"hyperparameters": {"text": "x" * 257}},
-            "`text` has 257 characters, and a processing job takes at most 256",
-            "write it to a file",
+            "`text` must be one line of at most 256 characters",
+            "put it into a file",
         ),
         (
             {"hyperparameters": {"text": "a\nb"}},
-            "`text` has a line break, which a processing job cannot take",
-            "write it to a file",
+            "`text` must be one line of at most 256 characters",
+            "put it into a file",
         ),
         (
             {"entry_point": None, "command": "a\nb"},
-            "`command` has a line break, which a processing job cannot take",
-            "put it into a script: `entry_point: run.sh`",
+            "`command` must be one line of at most 256 characters",
+            "put it into a file",
         ),
         (
             {"resources": {}},

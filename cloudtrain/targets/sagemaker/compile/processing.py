@@ -70,7 +70,7 @@ def compile_processing(job: ProcessingJob, target: SageMaker, context: CompileCo
         CompileError: the job has problems; all of them are in the error.
     """
     problems = Problems()
-    parts = _parts_of(job, target, context, problems)
+    parts = problems.collect_from(lambda: _parts_of(job, target, context), None)
     problems += [*data.input_problems(job), *_word_problems(job)]
 
     plan = None
@@ -93,19 +93,12 @@ def compile_processing(job: ProcessingJob, target: SageMaker, context: CompileCo
     return plan
 
 
-def _parts_of(
-    job: ProcessingJob, target: SageMaker, context: CompileContext, problems: Problems
-) -> _Parts | None:
-    """Choose the job's machines and image. Errors are added to `problems`; None if there are
-    any."""
+def _parts_of(job: ProcessingJob, target: SageMaker, context: CompileContext) -> _Parts:
+    """Choose the job's machines and image. Raises a `JobError` if none fits."""
     account: SageMakerAccount = context.account
     view = job.view
-    machines = problems.collect_from(lambda: machines_of(view, account), None)
-    if machines is None:
-        return None
-    image = problems.collect_from(lambda: image_of(view, account, machines), None)
-    if image is None:
-        return None
+    machines = machines_of(view, account)
+    image = image_of(view, account, machines)
     code_uri = bundle_uri(target, account, context.bundle.sha256)
     return _Parts(job, view, target, account, context.run_name, code_uri, machines, image)
 
@@ -227,19 +220,9 @@ def _word_problems(job: ProcessingJob) -> Iterator[Problem]:
         texts["hyperparameters", name] = words[-1]
 
     for path, text in texts.items():
-        hint = "write it to a file in the source folder, and give the file's name"
-        if path == ("command",):
-            hint = "put it into a script: `entry_point: run.sh`"
-        name = path[-1]
-        length = len(text)
-        if length > LONGEST_WORD:
-            message = (
-                f"`{name}` has {length} characters, and a processing job takes at "
-                f"most {LONGEST_WORD}"
-            )
-            yield Problem(path, message, hint, code="CT031")
-        elif "\n" in text:
-            message = f"`{name}` has a line break, which a processing job cannot take"
+        if len(text) > LONGEST_WORD or "\n" in text:
+            message = f"`{path[-1]}` must be one line of at most {LONGEST_WORD} characters"
+            hint = "put it into a file in the source folder, and name the file in its place"
             yield Problem(path, message, hint, code="CT031")
 
 

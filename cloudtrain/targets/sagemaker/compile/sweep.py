@@ -167,23 +167,20 @@ def _config(sweep: Sweep) -> JsonObject:
 
 
 def _ranges(sweep: Sweep) -> JsonObject:
-    continuous: list[JsonObject] = []
-    integer: list[JsonObject] = []
-    categorical: list[JsonObject] = []
+    rows: dict[str, list[JsonObject]] = {
+        "ContinuousParameterRanges": [],
+        "IntegerParameterRanges": [],
+        "CategoricalParameterRanges": [],
+    }
     is_script = sweep.job.entry_point is not None
     for name, item in sweep.space.ranges.items():
         if _is_listed(sweep, item):
             values = [_text(value, as_json=is_script) for value in item.values or ()]
-            categorical.append({"Name": name, "Values": values})
-        elif item.kind == "int":
-            integer.append(_range_row(name, item))
+            rows["CategoricalParameterRanges"].append({"Name": name, "Values": values})
         else:
-            continuous.append(_range_row(name, item))
-    return {
-        "ContinuousParameterRanges": continuous,
-        "IntegerParameterRanges": integer,
-        "CategoricalParameterRanges": categorical,
-    }
+            kind = "Integer" if item.kind == "int" else "Continuous"
+            rows[f"{kind}ParameterRanges"].append(_range_row(name, item))
+    return rows
 
 
 def _range_row(name: str, item: Range) -> JsonObject:

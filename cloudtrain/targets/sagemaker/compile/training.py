@@ -15,7 +15,7 @@ from cloudtrain.machines.choose import MachineGroup, Machines
 from cloudtrain.machines.spending import Spending
 from cloudtrain.plans.plan import CompileContext, Plan, Upload, map_texts
 from cloudtrain.plans.processes import Processes
-from cloudtrain.rules.engine import mapping_at
+from cloudtrain.rules.engine import count_in, mapping_at
 from cloudtrain.runtime.sagemaker_launcher import CONTAINER_ENTRYPOINT
 from cloudtrain.runtime.sagemaker_launcher.arguments import decode_hyperparameters
 from cloudtrain.targets.common.compiling import (
@@ -353,22 +353,15 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str)
 
 
-def _is_count(value: Any) -> bool:
-    """Return whether a value is a number of processes, such as 8 or the text `8`."""
-    if isinstance(value, str):
-        return value.isdecimal()
-    return isinstance(value, int) and value >= 0
-
-
 def _are_texts(value: Any) -> bool:
     return isinstance(value, list) and all(map(_is_text, value))
 
 
-_PARAMETER_TYPES: dict[str, tuple[str, Callable[[Any], bool]]] = {
+_PARAMETER_TYPES: dict[str, tuple[str, Callable[[Any], object]]] = {
     keys.GROUPS: ("a list of instance groups", _are_texts),
     keys.INSTANCE_TYPE: ("text", _is_text),
-    keys.PROCESSES: ("a number of processes", _is_count),
-    keys.RANKS: ("a number of processes", _is_count),
+    keys.PROCESSES: ("a number of processes", count_in),
+    keys.RANKS: ("a number of processes", count_in),
     keys.MPI_OPTIONS: ("text", _is_text),
     keys.SMDDP_OPTIONS: ("text", _is_text),
 }

@@ -63,9 +63,12 @@ def upload(
     """
     where = S3Uri.parse(item.destination)
     bucket = {"Bucket": where.bucket}
-    if owner:
+    extras: JsonObject = {"ChecksumAlgorithm": "SHA256"}  # boto3's `ExtraArgs`
+    if owner is not None:
         bucket["ExpectedBucketOwner"] = owner
-    extras = _extras(owner, kms_key)
+        extras["ExpectedBucketOwner"] = owner
+    if kms_key is not None:
+        extras |= {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": kms_key}
     if item.kind == "data":
         return _upload_data(clients, item, bucket, extras, on_bytes)
 
@@ -153,16 +156,6 @@ def _checksum(archive: Path) -> str:
     if archive.stat().st_size >= _PART:
         digest = hashlib.sha256(digest).digest()
     return b64encode(digest).decode()
-
-
-def _extras(owner: str | None, kms_key: str | None) -> JsonObject:
-    """Return boto3's `ExtraArgs` of an upload."""
-    extras: JsonObject = {"ChecksumAlgorithm": "SHA256"}
-    if owner is not None:
-        extras["ExpectedBucketOwner"] = owner
-    if kms_key is not None:
-        extras |= {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": kms_key}
-    return extras
 
 
 def _send(
