@@ -282,4 +282,4 @@ def _seconds(seconds: float) -> str:
 
 
 def _range(bounds: Sequence[float], form: str) -> str:
-    return " to ".join(form.format(value) for value in bounds)
+    return " to ".join(map(form.format, bounds))

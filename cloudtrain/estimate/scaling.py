@@ -65,8 +65,9 @@ def largest_that_fits(
         if need is not None and need.most <= memory:
             fitting = value
         elif need is None and value % first:
-            # the script may want multiples of a number, of which the first value is one
-            unit = _next_divisor(first, unit, value)
+            # the script may want multiples of a number, as the first value is one
+            while first % unit or value % unit == 0:
+                unit += 1
         else:
             failing = value
         if _is_level(needs, fitting):
@@ -83,13 +84,6 @@ def _is_level(needs: Mapping[int, float | None], fitting: int) -> bool:
     """Return whether the largest value that fits needs no more than half of it."""
     lower = [need for value, need in needs.items() if need is not None and 2 * value <= fitting]
     return max(lower, default=-1.0) == needs.get(fitting, 0.0)
-
-
-def _next_divisor(first: int, unit: int, refused: int) -> int:
-    """Return the next divisor of the first value that does not divide a refused one."""
-    while first % unit or refused % unit == 0:
-        unit += 1
-    return unit
 
 
 def _last_below(value: int, unit: int) -> int:

@@ -7,6 +7,7 @@ import ast
 import os
 import pathlib
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -160,29 +161,20 @@ def counterpart(name: str, target: str) -> str | None:
             continue
 
         theirs = f"`{name}` is {find_target(other).title}'s name"
-        equal = _type_with_same_gpus(entry, target)
+        equal = None
+        if entry.gpu:
+            with suppress(JobError):
+                equal = choose(
+                    target,
+                    gpu=entry.gpu,
+                    gpus_per_instance=entry.gpus,
+                    interconnect=entry.interconnect,
+                )
         if equal is not None:
             return f"write `{equal.name}`, which has {equal.hardware} too; {theirs}"
         title = find_target(target).title
         return f"{theirs}; `cloudtrain instances --target {target}` lists those of {title}"
     return None
-
-
-def _type_with_same_gpus(entry: InstanceType, target: str) -> InstanceType | None:
-    """Return the type on `target` that cloudtrain chooses for the GPUs of `entry`, and its fast
-    network if it has one; None if there is none."""
-    if not entry.gpu:
-        return None
-
-    try:
-        return choose(
-            target,
-            gpu=entry.gpu,
-            gpus_per_instance=entry.gpus,
-            interconnect=entry.interconnect,
-        )
-    except JobError:
-        return None
 
 
 # The locations that a job reads and writes, as normalized addresses that can be compared.
@@ -299,12 +291,10 @@ def too_new(source: str, version: Version) -> Iterator[tuple[str, Version]]:
     that has it."""
     if "torch.distributed" not in source:
         return
-    try:
-        tree = parse_python(source)
-    except SyntaxError:
-        return
-
-    for name in sorted(set(_imports(tree))):
+    names: set[str] = set()
+    with suppress(SyntaxError):
+        names.update(_imports(parse_python(source)))
+    for name in sorted(names):
         first = FIRST_VERSION.get(name, (0, 0))
         if first > version:
             yield name, first

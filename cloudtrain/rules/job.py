@@ -415,17 +415,19 @@ def _override_with(reading: Reading, value: object) -> str | None:
 
 def _values(reading: Reading) -> dict[ValuePath, object]:
     """Return the values of fields, by path, that overrides can contradict."""
-    spot = reading.spot
-    single: dict[ValuePath, object] = {("max_runtime",): reading.max_runtime}
-    if spot is not None:
-        single[("spot",)] = True
-        single["spot", "max_wait"] = spot.max_wait
-    if reading.checkpoint is not None:
-        single["checkpoint", reading.target] = reading.checkpoint.of(reading.target)
-    if "instance_count" in reading.resources.model_fields_set:
-        single["resources", "instance_count"] = reading.resources.instance_count
-
-    values = {path: value for path, value in single.items() if value is not None}
+    values: dict[ValuePath, object] = {}
+    if reading.max_runtime is not None:
+        values[("max_runtime",)] = reading.max_runtime
+    if reading.spot is not None:
+        values[("spot",)] = True
+        if reading.spot.max_wait is not None:
+            values["spot", "max_wait"] = reading.spot.max_wait
+    place_of_checkpoint = reading.checkpoint and reading.checkpoint.of(reading.target)
+    if place_of_checkpoint is not None:
+        values["checkpoint", reading.target] = place_of_checkpoint
+    count = reading.resources.instance_count
+    if count is not None and "instance_count" in reading.resources.model_fields_set:
+        values["resources", "instance_count"] = count
     for name, text in reading.variables.items():
         values["environment", "variables", name] = text
     for name, parameter in reading.parameters.items():

@@ -260,8 +260,7 @@ def type_is_not_as_described(subject: Subject) -> Iterator[Fault]:
             continue
 
         if gpus is not None and gpus != entry.gpus:
-            actual = plural(entry.gpus, "GPU") if entry.gpus else "no GPUs"
-            message = f"`{entry.name}` has {actual}, not {gpus}"
+            message = f"`{entry.name}` has {plural(entry.gpus, 'GPU')}, not {gpus}"
             hint = f"set `gpus_per_instance` to {entry.gpus}, or name another type"
             yield Fault(message, hint, ("resources", "gpus_per_instance"))
 

@@ -96,7 +96,7 @@ def secret_in_value(subject: Subject) -> Iterator[Fault]:
     file, or a variable of your shell. In text, HTML and JSON, the plan shows `***` in place of the
     value.
     """
-    return _secret_faults(subject, "holds a secret", certain=True)
+    return _secret_faults(subject, certain=True)
 
 
 @rule("CT205", Level.WARNING)
@@ -108,12 +108,12 @@ def possible_secret(subject: Subject) -> Iterator[Fault]:
     everyone who may read the job. Instead, write the location of the secret into
     `environment.secrets`.
     """
-    return _secret_faults(subject, "looks like a secret", certain=False)
+    return _secret_faults(subject, certain=False)
 
 
-def _secret_faults(subject: Subject, words: str, *, certain: bool) -> Iterator[Fault]:
-    """Yield a fault for each secret in the job's values, the certain ones or the possible ones.
-    `words` begin the predicate of its message: `holds a secret`."""
+def _secret_faults(subject: Subject, *, certain: bool) -> Iterator[Fault]:
+    """Yield a fault for each secret in the job's values, the certain ones or the possible ones."""
+    words = "holds a secret" if certain else "looks like a secret"
     reason = "and the request shows it to everyone who may read the job"
     for secret in secret_values(subject.job):
         if secret.certain is certain:

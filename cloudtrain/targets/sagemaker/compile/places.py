@@ -104,7 +104,9 @@ def data_place(
     """Return the S3 folder for data of this machine, and the address of the uploaded file `name`.
     The address of a folder is the S3 folder itself."""
     folder = f"{_root(settings, account)}/data/{sha256}"
-    return folder, f"{folder}/{name}" if is_file else folder
+    if is_file:
+        return folder, f"{folder}/{name}"
+    return folder, folder
 
 
 def output_place(job: TrainingJob, target: SageMaker, account: SageMakerAccount) -> str:

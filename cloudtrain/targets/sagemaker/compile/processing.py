@@ -106,7 +106,9 @@ def _parts_of(job: ProcessingJob, target: SageMaker, context: CompileContext) ->
 def _plan(parts: _Parts, context: CompileContext) -> Plan:
     """Return the plan, leaving out inputs that SageMaker cannot read."""
     job = parts.job
-    request = overridden(_request(parts), overrides_of(job, "sagemaker"), "CreateProcessingJob")
+    values = values_of(PROCESSING_FIELDS, job, parts.target) | _decisions(parts)
+    written = encode_fields(PROCESSING_FIELDS, values)
+    request = overridden(written, overrides_of(job, "sagemaker"), "CreateProcessingJob")
     machines = machines_in(mapping_at(request, *CLUSTER), parts.account)
     bundle = context.bundle
     upload = Upload("code", bundle.sha256, parts.code_uri, bundle.size, bundle.file_count)
@@ -169,11 +171,6 @@ class _Parts:
     @property
     def arguments(self) -> list[str]:
         return hyperparameter_argv(resolve_hyperparameters(self.view.hyperparameters, self.paths))
-
-
-def _request(parts: _Parts) -> JsonObject:
-    values = values_of(PROCESSING_FIELDS, parts.job, parts.target)
-    return encode_fields(PROCESSING_FIELDS, values | _decisions(parts))
 
 
 def _decisions(parts: _Parts) -> JsonObject:

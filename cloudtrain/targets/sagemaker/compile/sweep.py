@@ -177,9 +177,10 @@ def _ranges(sweep: Sweep) -> JsonObject:
         if _is_listed(sweep, item):
             values = [_text(value, as_json=is_script) for value in item.values or ()]
             rows["CategoricalParameterRanges"].append({"Name": name, "Values": values})
+        elif item.kind == "int":
+            rows["IntegerParameterRanges"].append(_range_row(name, item))
         else:
-            kind = "Integer" if item.kind == "int" else "Continuous"
-            rows[f"{kind}ParameterRanges"].append(_range_row(name, item))
+            rows["ContinuousParameterRanges"].append(_range_row(name, item))
     return rows
 
 

@@ -183,21 +183,16 @@ def _hyperparameters(parts: TrainingParts) -> dict[str, str]:
     if parts.launch.mode == "entrypoint":
         of_launcher = launch_pairs(parts.job, parts.machines, parts.paths)
     else:
-        of_launcher = _toolkit_pairs(parts)
+        assert parts.job.entry_point is not None, "toolkit mode runs scripts"
+        of_launcher = {
+            keys.SUBMIT_DIRECTORY: ISOLATED_BUNDLE if parts.needs_code_channel else parts.code_uri,
+            keys.PROGRAM: resolve_text(parts.job.entry_point, parts.paths),
+            keys.LOG_LEVEL: keys.INFO,
+            keys.JOB_NAME: parts.run_name,
+            keys.REGION: parts.account.region,
+            **distribution_pairs(parts.job, parts.machines),
+        }
     return {name: json.dumps(value) for name, value in (of_job | of_launcher).items()}
-
-
-def _toolkit_pairs(parts: TrainingParts) -> JsonObject:
-    """Return the hyperparameters that the image's toolkit reads."""
-    assert parts.job.entry_point is not None, "toolkit mode runs scripts"
-    return {
-        keys.SUBMIT_DIRECTORY: ISOLATED_BUNDLE if parts.needs_code_channel else parts.code_uri,
-        keys.PROGRAM: resolve_text(parts.job.entry_point, parts.paths),
-        keys.LOG_LEVEL: keys.INFO,
-        keys.JOB_NAME: parts.run_name,
-        keys.REGION: parts.account.region,
-        **distribution_pairs(parts.job, parts.machines),
-    }
 
 
 def _inputs(parts: TrainingParts) -> list[JsonObject]:

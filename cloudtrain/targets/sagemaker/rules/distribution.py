@@ -400,7 +400,14 @@ def image_without_smp(subject: Subject) -> Iterator[Fault]:
         return
     message = f"the image of {image_name(image)} does not have version {version} of `smp`"
     path = read(subject).image_path or ("distribution",)
-    yield Fault(message, _image_with_smp(version), path)
+    versions_of_2 = smp_versions()
+    hint = f"name framework and version instead of an image: PyTorch {join_names(versions_of_2)}"
+    if version == 1:
+        hint = (
+            "use PyTorch `2.0.0` or older; or write `distribution: {type: smp, version: 2}`, and "
+            f'`environment: {{framework: pytorch, version: "{versions_of_2[-1]}"}}`'
+        )
+    yield Fault(message, hint, path)
 
 
 def _instead_of_smddp(subject: Subject) -> str:
@@ -415,17 +422,6 @@ def _instead_of_smddp(subject: Subject) -> str:
             "in the script"
         )
     return "write `distribution: {type: torch}`, and `nccl` where the script says `smddp`"
-
-
-def _image_with_smp(version: int) -> str:
-    """Return a hint on which images have this version of SMP."""
-    of_version_2 = smp_versions()
-    if version == 2:
-        return f"name framework and version instead of an image: PyTorch {join_names(of_version_2)}"
-    return (
-        "use PyTorch `2.0.0` or older; or write `distribution: {type: smp, version: 2}`, and "
-        f'`environment: {{framework: pytorch, version: "{of_version_2[-1]}"}}`'
-    )
 
 
 def _how_to_start(subject: Subject, toolkit: str) -> str:

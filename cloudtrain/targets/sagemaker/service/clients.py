@@ -132,10 +132,8 @@ class Clients:
             return use(self._client(service))
         except errors_of_boto3() as error:
             name = operation.title().replace("_", "")  # `CreateTrainingJob`
-            about = [str(arguments[key]) for key in _ABOUT if key in arguments]
-            failed = FailedCall(
-                service, name, self.region(), self.place.profile, about[0] if about else ""
-            )
+            about = next((str(arguments[key]) for key in _ABOUT if key in arguments), "")
+            failed = FailedCall(service, name, self.region(), self.place.profile, about)
             raise translate_error(error, failed) from error
 
     def _client(self, service: str) -> Any:

@@ -96,7 +96,8 @@ def is_ours(
     tags: dict[str, str] = {}
     try:
         for page in clients.pages("sagemaker", "list_tags", ResourceArn=description[kind.arn]):
-            tags |= {tag["Key"]: tag["Value"] for tag in page["Tags"]}
+            for tag in page["Tags"]:
+                tags[tag["Key"]] = tag["Value"]
     except Denied:
         return request is None or _has_values_of(description, request)
     if RUN_TAG in tags:
