@@ -135,9 +135,9 @@ class FitReport(Printable):
         rows: list[tuple[str, Cell]] = []
         if self.own is not None:
             machine = self.own.machine
-            gpus = f"{machine.gpus} x {machine.gpu} have {_gib(machine.memory)} each"
             verdict = self.own.verdict
-            rows.append(("verdict", Span(f"{verdict}: {gpus}", _STYLES[verdict])))
+            words = f"{verdict}: {machine.gpus} x {machine.gpu} have {_gib(machine.memory)} each"
+            rows.append(("verdict", Span(words, _STYLES[verdict])))
         rows.append(("peak", f"{_gib(self.peak)} of tensors on rank {self.rank} of {self.ranks}"))
         if self.place:
             rows.append(("at", self.place))

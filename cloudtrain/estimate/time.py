@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from cloudtrain.estimate.devices import GpuInstance, Rates
@@ -73,14 +73,12 @@ class StepTime(NamedTuple):
 
 
 def step_time(
-    work: Iterable[Work], exchanges: Iterable[Collective], machine: GpuInstance, local_world: int
+    work: Sequence[Work], exchanges: Sequence[Collective], machine: GpuInstance, local_world: int
 ) -> StepTime | None:
     """Return the time of a step on this machine; None if a figure of its GPU is unknown."""
     rates = machine.rates
     if rates is None:
         return None
-    work = list(work)
-    exchanges = list(exchanges)
     seconds = []
     for assumed in (FAST, SLOW):
         computing = _computing(work, rates, assumed)
@@ -91,7 +89,7 @@ def step_time(
     return StepTime(*seconds)
 
 
-def _computing(work: Iterable[Work], rates: Rates, assumed: Assumption) -> float | None:
+def _computing(work: Sequence[Work], rates: Rates, assumed: Assumption) -> float | None:
     """Return the seconds of all operations. Each takes the longer of its arithmetic, its memory
     traffic and its start."""
     device = 0.0

@@ -77,6 +77,14 @@ class _Queue:
     wait_event = wait_stream = synchronize = record = wait = nothing
 
 
+_SILENT = (
+    "_lazy_init", "init", "set_device", "synchronize", "empty_cache", "ipc_collect", "seed",
+    "seed_all", "manual_seed", "manual_seed_all", "set_rng_state", "set_rng_state_all",
+    "reset_peak_memory_stats", "reset_max_memory_allocated", "set_per_process_memory_fraction",
+)  # fmt: skip
+"""Functions that do nothing here."""
+
+
 def _module(gpu: VisibleGpu, device: torch.device, tensors: Tensors) -> None:
     """Let `torch.cuda` and `torch.accelerator` report the GPUs."""
     ledger = tensors.ledger
@@ -104,17 +112,11 @@ def _module(gpu: VisibleGpu, device: torch.device, tensors: Tensors) -> None:
         "initial_seed": 0,
         "memory_summary": "",
         "utilization": 0,
+        **dict.fromkeys(_SILENT),
     }
     for name, answer in answers.items():
         for owner in (torch.cuda, torch.cuda.random):
             setattr(owner, name, lambda *_, answer=answer, **__: answer)
-    for name in (
-        "_lazy_init", "init", "set_device", "synchronize", "empty_cache", "ipc_collect", "seed",
-        "seed_all", "manual_seed", "manual_seed_all", "set_rng_state", "set_rng_state_all",
-        "reset_peak_memory_stats", "reset_max_memory_allocated", "set_per_process_memory_fraction",
-    ):  # fmt: skip
-        for owner in (torch.cuda, torch.cuda.random):
-            setattr(owner, name, nothing)
     for name in ("Stream", "ExternalStream", "Event", "stream", "device", "device_of"):
         setattr(torch.cuda, name, _Queue)
     replace(

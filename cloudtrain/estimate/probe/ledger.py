@@ -48,28 +48,21 @@ class Ledger:
     def add(self, tensor: Any, kind: str) -> None:
         """Count the storage of a tensor, unless it is counted already."""
         storage = tensor.untyped_storage()
-        key = storage._cdata
-        if key not in self._held:
-            self._hold(key, storage, storage.nbytes(), kind)
+        if storage._cdata not in self._held:
+            self._hold(storage, storage.nbytes(), kind)
 
     def classify(self, tensor: Any, kind: str) -> None:
         """Count the storage of a tensor as of this kind from now on."""
         storage = tensor.untyped_storage()
-        key = storage._cdata
-        held = self._held.get(key)
-        if held is None:
-            self._hold(key, storage, storage.nbytes(), kind)
-            return
-        size, _before, reference = held
-        self.drop(key)
-        self._keep(key, size, kind, reference)
+        self.drop(storage._cdata)
+        self._hold(storage, storage.nbytes(), kind)
 
     def resize(self, storage: Any, size: int) -> None:
         """Count a storage that is about to get this size. FSDP2 empties and fills storages so."""
         held = self._held.get(storage._cdata)
         kind = COMMUNICATION if held is None else held[1]
         self.drop(storage._cdata)
-        self._hold(storage._cdata, storage, size, kind)
+        self._hold(storage, size, kind)
 
     def drop(self, key: int) -> None:
         """Count a storage no longer. `key` is its address."""
@@ -86,12 +79,10 @@ class Ledger:
         held = self._held.get(tensor.untyped_storage()._cdata)
         return None if held is None else held[1]
 
-    def _hold(self, key: int, storage: Any, size: int, kind: str) -> None:
+    def _hold(self, storage: Any, size: int, kind: str) -> None:
+        key = storage._cdata
         size = -(-size // self._block) * self._block
-        self._keep(key, size, kind, weakref.ref(storage, lambda _: self.drop(key)))
-
-    def _keep(self, key: int, size: int, kind: str, reference: Any) -> None:
-        self._held[key] = (size, kind, reference)
+        self._held[key] = (size, kind, weakref.ref(storage, lambda _: self.drop(key)))
         self.now[kind] += size
         if kind == HOST:
             return

@@ -160,8 +160,7 @@ def python_too_old(image: Image | None) -> str | None:
     if image is None or not image.python_version or image.python_version >= _OLDEST_PYTHON:
         return None
     has = ".".join(map(str, image.python_version))
-    needs = ".".join(map(str, _OLDEST_PYTHON))
-    return f"the image has Python {has}, and cloudtrain's own launcher needs {needs}"
+    return f"the image has Python {has}, and cloudtrain's own launcher needs 3.7"
 
 
 def _only_toolkit(job: TrainingJob, machines: Machines, image: ChosenImage) -> Iterator[str]:
@@ -250,8 +249,6 @@ def _pairs_of(distribution: Distribution, machines: Machines) -> JsonObject:
     if isinstance(distribution, DeepSpeed) and distribution.launch == "mpi":
         return _mpi(distribution.processes_per_instance, "")
     if isinstance(distribution, Torch | DeepSpeed):
-        is_torchrun = isinstance(distribution, Torch) or distribution.launch == "torch"
-        assert is_torchrun, "`launch_of` refuses others"
         pairs: JsonObject = {keys.TORCH: True}
         if machines.kind != "groups":
             pairs[keys.INSTANCE_TYPE] = machines.first.instance_type

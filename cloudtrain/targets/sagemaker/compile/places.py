@@ -213,11 +213,13 @@ def processing_paths_of(job: ProcessingJob) -> dict[str, str]:
     return paths
 
 
-def _folder(kind: str, name: str, item: ProcessingInput | ProcessingOutput | None = None) -> str:
+_CODE_FOLDER = f"/opt/ml/processing/input/{CODE_INPUT}"
+
+
+def _folder(kind: str, name: str, item: ProcessingInput | ProcessingOutput) -> str:
     """Return the folder of an input or output in the container: the one that the job gives, or one
     of its name."""
-    folder = item.path if item else None
-    return (folder or f"/opt/ml/processing/{kind}/{name}").rstrip("/")
+    return (item.path or f"/opt/ml/processing/{kind}/{name}").rstrip("/")
 
 
 def inputs(job: ProcessingJob, code_uri: str | None) -> list[JsonObject]:
@@ -263,9 +265,10 @@ def outputs(
     if not job.outputs:
         return {}
     folder = output_root(target, account).rstrip("/")
+    root = f"{folder}/{run_name}/output"
     config: JsonObject = {"Outputs": []}
     for name, item in job.outputs.items():
-        config["Outputs"].append(_output(name, item, f"{folder}/{run_name}/output"))
+        config["Outputs"].append(_output(name, item, root))
     if target.output_kms_key is not None:
         config["KmsKeyId"] = target.output_kms_key
     return config
@@ -317,7 +320,7 @@ def _path_problems(job: ProcessingJob) -> Iterator[Problem]:
     for name, output in job.outputs.items():
         places["outputs", name] = _folder("output", name, output)
 
-    owners = {_folder("input", CODE_INPUT): "the job's code"}
+    owners = {_CODE_FOLDER: "the job's code"}
     for path, place in places.items():
         owner = f"`{'.'.join(path)}`"
         if place in owners:

@@ -124,7 +124,7 @@ def requirements_not_installed(subject: Subject) -> Iterator[Fault]:
     The toolkit installs a `requirements.txt` even if the job does not name it. cloudtrain's own
     launcher installs only the file that `environment.requirements` names, as on every target.
     """
-    if read(subject).start.by == "entrypoint" and _has_unnamed_requirements(subject):
+    if _starter_without_list(subject) == "entrypoint":
         yield Fault(
             f"`{REQUIREMENTS}` is in the bundle, and the job does not name it",
             f"write `requirements: {REQUIREMENTS}` under `environment`",
@@ -140,7 +140,7 @@ def requirements_installed_anyway(subject: Subject) -> Iterator[Fault]:
     `environment.requirements` names, so the same job would run with other packages on another
     target.
     """
-    if read(subject).start.by == "toolkit" and _has_unnamed_requirements(subject):
+    if _starter_without_list(subject) == "toolkit":
         yield Fault(
             f"the toolkit installs `{REQUIREMENTS}`, which the job does not name",
             f"write `requirements: {REQUIREMENTS}` under `environment`, so that all targets do",
@@ -155,10 +155,9 @@ def broken_requirements_installed_anyway(subject: Subject) -> Iterator[Fault]:
     The toolkit installs this file even if the job does not name it. The job would fail on the paid
     machine. Correct the file, rename it, or leave it out with `.cloudtrainignore`.
     """
-    if read(subject).start.by != "toolkit" or not _has_unnamed_requirements(subject):
-        return
-    for problem in read_requirements(subject.tree, REQUIREMENTS).problems:
-        yield Fault(problem.message, problem.hint, ("environment",))
+    if _starter_without_list(subject) == "toolkit":
+        for problem in read_requirements(subject.tree, REQUIREMENTS).problems:
+            yield Fault(problem.message, problem.hint, ("environment",))
 
 
 @rule("SM346", Level.NOTICE)
@@ -181,8 +180,12 @@ def package_not_installed(subject: Subject) -> Iterator[Fault]:
         )
 
 
-def _has_unnamed_requirements(subject: Subject) -> bool:
-    return subject.job.environment.requirements is None and REQUIREMENTS in subject.tree.by_path
+def _starter_without_list(subject: Subject) -> str | None:
+    """Return who starts a job that does not name the `requirements.txt` in its bundle; None if it
+    does, or if there is none."""
+    if subject.job.environment.requirements is not None:
+        return None
+    return read(subject).start.by if REQUIREMENTS in subject.tree.by_path else None
 
 
 # Rules about hyperparameters and environment variables on SageMaker.

@@ -69,7 +69,15 @@ class Clients:
         answer: JsonObject = self.attempt(service, operation, arguments, use)
         return answer
 
-    def attempt(self, service: str, operation: str, arguments: JsonMapping, use: Any) -> Any:
+    def attempt(
+        self,
+        service: str,
+        operation: str,
+        arguments: JsonMapping,
+        use: Any,
+        *,
+        is_repeated: bool = False,
+    ) -> Any:
         """Call `use` with the client of `service`; if the credentials have expired, call it again
         with new credentials.
 
@@ -77,10 +85,16 @@ class Clients:
         messages.
         """
         try:
-            return self._attempt(service, operation, arguments, use)
-        except Expired:
-            self.renew()
-            return self._attempt(service, operation, arguments, use)
+            return use(self._client(service))
+        except errors_of_boto3() as error:
+            name = operation.title().replace("_", "")  # `CreateTrainingJob`
+            about = next((str(arguments[key]) for key in _ABOUT if key in arguments), "")
+            failed = FailedCall(service, name, self.region(), self.place.profile, about)
+            failure = translate_error(error, failed)
+            if is_repeated or not isinstance(failure, Expired):
+                raise failure from error
+        self.renew()
+        return self.attempt(service, operation, arguments, use, is_repeated=True)
 
     def pages(
         self,
@@ -125,16 +139,6 @@ class Clients:
             return self.place.region
         region: str | None = self._session.region_name
         return region
-
-    def _attempt(self, service: str, operation: str, arguments: JsonMapping, use: Any) -> Any:
-        """Call `use` once, and raise cloudtrain's error for an error of botocore."""
-        try:
-            return use(self._client(service))
-        except errors_of_boto3() as error:
-            name = operation.title().replace("_", "")  # `CreateTrainingJob`
-            about = next((str(arguments[key]) for key in _ABOUT if key in arguments), "")
-            failed = FailedCall(service, name, self.region(), self.place.profile, about)
-            raise translate_error(error, failed) from error
 
     def _client(self, service: str) -> Any:
         with self._lock:  # threads may share clients, but not the session that makes them

@@ -161,12 +161,11 @@ def _role(context: CheckContext) -> Iterator[Finding]:
 def _trusts_sagemaker(policy: JsonMapping) -> bool:
     """Return whether a trust policy lets SageMaker assume its role. Conditions are ignored."""
     for statement in _as_list(policy.get("Statement", ())):
-        principal = statement.get("Principal", {})
-        services = ["*"]
-        if principal != "*":
-            services = _as_list(principal.get("Service", ()))
+        services = statement.get("Principal", {})
+        if services != "*":
+            services = services.get("Service", ())
         actions = _as_list(statement.get("Action", ()))
-        is_for_us = not {_SERVICE, "*"}.isdisjoint(services)
+        is_for_us = not {_SERVICE, "*"}.isdisjoint(_as_list(services))
         can_assume = not {"sts:AssumeRole", "sts:*", "*"}.isdisjoint(actions)
         if is_for_us and can_assume and statement.get("Effect") == "Allow":
             return True

@@ -303,11 +303,9 @@ def download(
     """
     place = path.strip("/")
     all_names = (*places, LOGS)
+    wanted = [(name, "", f"{name}/") for name in all_names]
     if place:
-        name, rest = _find(place, all_names)
-        wanted = [(name, rest, "")]
-    else:
-        wanted = [(name, "", f"{name}/") for name in all_names]
+        wanted = [(*_find(place, all_names), "")]
 
     with landing(destination) as staging:
         for name, rest, prefix in wanted:
