@@ -67,11 +67,10 @@ def missing_framework(subject: Subject, made_for: str | None) -> str | None:
     `environment.framework`, and that is missing in an image made for the framework `made_for`.
     None if no framework is missing, if `made_for` is None, or if the job installs requirements,
     which may contain it."""
-    environment = subject.job.environment
-    if made_for is None or environment.requirements:
+    if made_for is None or subject.job.environment.requirements:
         return None
     of_distribution = _OF_DISTRIBUTIONS.get(subject.reading.distribution.type)
-    for framework in (of_distribution, environment.framework):
+    for framework in (of_distribution, subject.job.environment.framework):
         if framework in _FRAMEWORKS and framework != made_for:
             return framework
     return None
@@ -105,9 +104,8 @@ def variables(subject: Subject) -> Iterator[Variable]:
             continue  # set by cloudtrain, for `environment.secrets`
         yield Variable(name, value, ("environment", "variables", name))
 
-    distribution = subject.reading.distribution
     for field in ("options", "mpi_options"):
-        for name, value in exported_variables(getattr(distribution, field, "")):
+        for name, value in exported_variables(getattr(subject.reading.distribution, field, "")):
             yield Variable(name, value, ("distribution", field))
 
 

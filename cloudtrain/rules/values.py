@@ -338,9 +338,8 @@ def environment_files_in_bundle(subject: Subject) -> Iterator[Fault]:
     `environment.requirements` is a path inside `source_dir`. `environment.conda_file` is a path
     relative to `source_dir`.
     """
-    environment = subject.job.environment
     for field, suffixes in (("requirements", (".txt",)), ("conda_file", (".yml", ".yaml"))):
-        file = getattr(environment, field)
+        file = getattr(subject.job.environment, field)
         if file is not None:
             yield from _missing(subject, file, ("environment", field), suffixes=suffixes)
 

@@ -164,9 +164,8 @@ def python_too_old(image: Image | None) -> str | None:
 
 
 def _only_toolkit(job: TrainingJob, machines: Machines, image: ChosenImage) -> Iterator[str]:
-    distribution = job.distribution
-    if isinstance(distribution, SMDDP | SMP):
-        yield f"only the image's toolkit starts `{distribution.type}`"
+    if isinstance(job.distribution, SMDDP | SMP):
+        yield f"only the image's toolkit starts `{job.distribution.type}`"
     if launcher_of(job.distribution) == "mpirun" and machines.spanned_count > 1:
         yield "only the image's toolkit sets up MPI between instances"
     if old := python_too_old(image.entry):

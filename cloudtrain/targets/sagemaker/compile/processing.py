@@ -105,10 +105,9 @@ def _parts_of(job: ProcessingJob, target: SageMaker, context: CompileContext) ->
 
 def _plan(parts: _Parts, context: CompileContext) -> Plan:
     """Return the plan, leaving out inputs that SageMaker cannot read."""
-    job = parts.job
-    values = values_of(PROCESSING_FIELDS, job, parts.target) | _decisions(parts)
+    values = values_of(PROCESSING_FIELDS, parts.job, parts.target) | _decisions(parts)
     written = encode_fields(PROCESSING_FIELDS, values)
-    request = overridden(written, overrides_of(job, "sagemaker"), "CreateProcessingJob")
+    request = overridden(written, overrides_of(parts.job, "sagemaker"), "CreateProcessingJob")
     machines = machines_in(mapping_at(request, *CLUSTER), parts.account)
     bundle = context.bundle
     upload = Upload("code", bundle.sha256, parts.code_uri, bundle.size, bundle.file_count)
@@ -116,7 +115,7 @@ def _plan(parts: _Parts, context: CompileContext) -> Plan:
     return Plan(
         target="sagemaker",
         run_name=context.run_name,
-        job_name=job.name,
+        job_name=parts.job.name,
         request=request,
         uploads=(upload,) if parts.brings_code else (),
         processes=_processes(parts, machines.count),
@@ -152,15 +151,6 @@ class _Parts:
         return data.processing_paths_of(self.job)
 
     @property
-    def words(self) -> list[str]:
-        """Return the arguments of cloudtrain's launcher, which follow the shell command in
-        ContainerEntrypoint."""
-        requirements = self.job.environment.requirements
-        if not requirements:
-            return self.program
-        return ["--requirements", requirements, *self.program]
-
-    @property
     def program(self) -> list[str]:
         """Return the job's command or script, as cloudtrain's launcher takes it."""
         if self.job.command is not None:
@@ -181,7 +171,10 @@ def _decisions(parts: _Parts) -> JsonObject:
     entrypoint = None
     if parts.brings_code:
         code_uri = parts.code_uri
-        entrypoint = container_entrypoint(parts.words)
+        words = parts.program
+        if job.environment.requirements:
+            words = ["--requirements", job.environment.requirements, *words]
+        entrypoint = container_entrypoint(words)
     network = network_values(target)
     has_network = target.encrypt_inter_container_traffic or network["settings.subnets"] is not None
     variables = {

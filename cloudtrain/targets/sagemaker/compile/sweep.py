@@ -124,8 +124,7 @@ def _tuning_request(sweep: Sweep, name: str, request: JsonMapping) -> JsonObject
         TUNING_MACHINES: only(request[MACHINES], _MACHINES),
         **only(request, _DEFINITION),
     }
-    own = sweep.job.environment.variables
-    shared = [name for name in OF_ONE_RUN if name not in own]
+    shared = [name for name in OF_ONE_RUN if name not in sweep.job.environment.variables]
     definition[VARIABLES] = without(definition.get(VARIABLES, {}), shared)
     return {
         "HyperParameterTuningJobName": name,

@@ -298,14 +298,17 @@ def instances(machines: Machines, *, together: bool = True) -> str:
 
 def cost(request: JsonMapping, account: SageMakerAccount) -> str:
     """Return the line about the most that the request can spend."""
-    return Spending.of(uses_in(request, account)).text(is_spot=bool(request.get(SPOT)))
+    spending = Spending.of(uses_in(request, account))
+    return spending.text(is_spot=bool(request.get(SPOT)))
 
 
 def _distribution_text(distribution: Distribution) -> str:
     if not isinstance(distribution, SMP):
         return distribution.type
     text = f"smp version {distribution.version}"
-    parameters = [f"{name} {value}" for name, value in distribution.parameters.items()]
+    parameters = []
+    for name, value in distribution.parameters.items():
+        parameters.append(f"{name} {value}")
     return f"{text}: {', '.join(parameters)}" if parameters else text
 
 
@@ -387,10 +390,9 @@ def compile_sagemaker(job: TrainingJob, target: SageMaker, context: CompileConte
 
 def _plan(parts: TrainingParts, context: CompileContext, problems: Problems) -> Plan:
     """Return the plan; problems with the container's processes are added to `problems`."""
-    job = parts.job
-    request = finished_request(parts, overrides_of(job, "sagemaker"))
+    request = finished_request(parts, overrides_of(parts.job, "sagemaker"))
     machines = machines_in(request[MACHINES], parts.account)
-    start = Start.of(request, job.environment.framework)
+    start = Start.of(request, parts.job.environment.framework)
 
     processes = problems.collect_from(
         lambda: _processes(parts, machines, start, package=context.package), Processes()
@@ -405,7 +407,7 @@ def _plan(parts: TrainingParts, context: CompileContext, problems: Problems) -> 
     return Plan(
         target="sagemaker",
         run_name=context.run_name,
-        job_name=job.name,
+        job_name=parts.job.name,
         request=request,
         uploads=uploads,
         processes=processes,

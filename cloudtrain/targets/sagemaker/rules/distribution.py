@@ -566,16 +566,15 @@ def image_unpatched(subject: Subject) -> Iterator[Fault]:
 def _how_to_be_patched(subject: Subject, image: Image, version: str) -> str:
     """Return a hint to use an image of this version, which AWS still patches."""
     steps: list[str] = []
-    environment = subject.job.environment
     kind = subject.reading.distribution.type
-    needs_horovod = kind == "horovod" and not environment.requirements
+    needs_horovod = kind == "horovod" and not subject.job.environment.requirements
     if needs_horovod or kind in ("smddp", "smp"):  # newer images lack these
         steps.append(f"write `distribution: {{type: {_own_distribution(image)}}}`")
     if read(subject).image_path[-1:] != ("version",):
         steps.append(_by_framework(subject, image.framework, version))
         return ", and ".join(steps)
 
-    if environment.python:
+    if subject.job.environment.python:
         steps.append("remove `python`")
     steps.append(f'use `version: "{version}"`')
     return ", and ".join(steps)

@@ -231,8 +231,7 @@ def group_names_repeat(subject: Subject) -> Iterator[Fault]:
     Inputs, the distribution and the script identify groups by name, and the API refuses equal
     names.
     """
-    groups = subject.reading.resources.instance_groups
-    names = [group.name for group in groups]
+    names = [group.name for group in subject.reading.resources.instance_groups]
     for index, name in enumerate(names):
         if name in names[:index]:
             message = f"two instance groups are called `{name}`"

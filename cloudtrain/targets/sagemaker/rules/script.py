@@ -271,9 +271,8 @@ def options_broken_by_shell(subject: Subject) -> Iterator[Fault]:
     `$(...)`. Newer toolkits and cloudtrain's own launcher start mpirun without a shell, so that
     mpirun would run `;` as the program.
     """
-    distribution = subject.reading.distribution
-    field = "mpi_options" if distribution.type in ("smddp", "smp") else "options"
-    options = getattr(distribution, field, "")
+    field = "mpi_options" if subject.reading.distribution.type in ("smddp", "smp") else "options"
+    options = getattr(subject.reading.distribution, field, "")
     if subject.reading.launcher != "mpirun":
         return
     if read(subject).start.by == "image":
@@ -409,7 +408,7 @@ def overwritten_variable(subject: Subject) -> Iterator[Fault]:
     `NCCL_PROTO=simple`. SageMaker sets the variables with the job's name and host. cloudtrain's own
     launcher keeps the job's NCCL variables.
     """
-    overwritten = list(_ALWAYS)
+    overwritten: list[str] = [*_ALWAYS]
     start = read(subject).start
     if start.by == "toolkit" and start.framework == "pytorch":
         overwritten += _BY_PYTORCH

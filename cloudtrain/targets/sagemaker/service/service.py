@@ -302,7 +302,8 @@ def _with_money(
 
     saved = None
     trained = description.get("TrainingTimeInSeconds")
-    if description.get("EnableManagedSpotTraining") and None not in (billed, trained):
+    is_spot = description.get("EnableManagedSpotTraining")
+    if is_spot and billed is not None and trained is not None:
         saved = 1 - billed / trained
     return replace(status, billable_seconds=billable, cost=cost, saved=saved)
 
