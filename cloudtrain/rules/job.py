@@ -183,7 +183,7 @@ def torch_too_old(subject: Subject) -> Iterator[Fault]:
     version = _torch_of(subject)
     if version is None or version >= NEWEST or not subject.target.facts.is_paid:
         return
-    current = _dotted(version)
+    needs: list[tuple[str, Version, ValuePath]] = []
     pipelined = False
     for entry in subject.tree.user_files:
         if not entry.path.endswith(".py"):
@@ -191,21 +191,18 @@ def torch_too_old(subject: Subject) -> Iterator[Fault]:
         source = subject.tree.read_text(entry.path) or ""
         pipelined = pipelined or uses_pipelining(source)
         for name, first in too_new(source, version):
-            needs = f"needs PyTorch {_dotted(first)} or newer, not {current}"
-            hint = f'set `environment.version` to "{_dotted(first)}" or newer'
-            message = f"`{entry.path}` imports `{name}`, which {needs}"
-            yield Fault(message, hint, ("environment", "version"))
+            what = f"`{entry.path}` imports `{name}`, which"
+            needs.append((what, first, ("environment", "version")))
 
     schedule = str(subject.job.hyperparameters.get("schedule", ""))
     since = SCHEDULES.get(schedule, (0, 0))
     if pipelined and since > version:
-        message = (
-            f"the schedule `{schedule}` needs PyTorch {_dotted(since)} or newer, not {current}"
-        )
-        hint = (
-            f'set `environment.version` to "{_dotted(since)}" or newer, or use the schedule `1f1b`'
-        )
-        yield Fault(message, hint, ("hyperparameters", "schedule"))
+        needs.append((f"the schedule `{schedule}`", since, ("hyperparameters", "schedule")))
+
+    for what, first, path in needs:
+        message = f"{what} needs PyTorch {_dotted(first)} or newer, not {_dotted(version)}"
+        hint = f'set `environment.version` to "{_dotted(first)}" or newer'
+        yield Fault(message, hint, path)
 
 
 def _torch_of(subject: Subject) -> Version | None:

@@ -10,6 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -195,21 +196,13 @@ def _files() -> None:
     with contextlib.suppress(ImportError):
         import torch.distributed.checkpoint as checkpoint
 
-        replace(checkpoint, save=nothing, async_save=lambda *_, **__: _Done())
+        ended: Future[None] = Future()
+        ended.set_result(None)
+        replace(checkpoint, save=nothing, async_save=lambda *_, **__: ended)
 
 
 _MOST_SAVED = 2**28
 """Bytes of a model up to which its weights are written, as zeros."""
-
-
-class _Done:
-    """A save that has ended."""
-
-    def result(self, timeout: float | None = None) -> None:
-        """Return at once."""
-
-    def done(self) -> bool:
-        return True
 
 
 def _compiler() -> None:

@@ -227,7 +227,7 @@ def refused_by_service(subject: Subject) -> Iterator[Fault]:
     patterns and enums, so the job would fail after the upload of its code. Other rules check
     instance types and the role.
     """
-    operation = _operation(subject)
+    operation = "CreateTrainingJob" if subject.processing is None else "CreateProcessingJob"
     for violation in violations(subject.plan.request, operation):
         if not _has_rule_of_its_own(violation, operation):
             yield Fault(violation.message, violation.hint, _place(subject, violation))
@@ -294,10 +294,6 @@ def without_effect(subject: Subject) -> Iterator[Fault]:
     which stays in the job file. Conda files, assets and kinds of data are words of Azure ML.
     """
     return fields.without_effect(subject)
-
-
-def _operation(subject: Subject) -> str:
-    return "CreateTrainingJob" if subject.processing is None else "CreateProcessingJob"
 
 
 def _has_rule_of_its_own(violation: ShapeViolation, operation: str) -> bool:

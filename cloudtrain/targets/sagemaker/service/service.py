@@ -85,7 +85,7 @@ The hyperparameters contain the bundle's address, which contains its hash.
 
 
 def is_ours(
-    clients: Clients, kind: JobKind, description: JsonMapping, request: JsonMapping | None = None
+    clients: Clients, kind: JobKind, description: JsonMapping, request: JsonMapping | None
 ) -> bool:
     """Return whether cloudtrain created the described job for this run. The job's tag tells this.
 
