@@ -108,8 +108,8 @@ def _computing(work: Sequence[Work], rates: Rates, assumed: Assumption) -> float
     return max(device, host)
 
 
-_ROUNDS = {"allreduce": 2.0, "all_reduce": 2.0}
-"""How often a byte is sent by collectives other than those that send it once."""
+_TWICE = ("allreduce", "all_reduce")
+"""Collectives that send each byte twice."""
 
 _TO_ONE = ("send", "recv", "broadcast")
 
@@ -126,6 +126,6 @@ def _sending(
     name = item.name.strip("_")
     factor = 1.0
     if not name.startswith(_TO_ONE):
-        rounds = next((value for key, value in _ROUNDS.items() if name.startswith(key)), 1.0)
+        rounds = 2.0 if name.startswith(_TWICE) else 1.0
         factor = rounds * (item.ranks - 1) / item.ranks
     return item.times * item.bytes * factor / (bandwidth * assumed.network)

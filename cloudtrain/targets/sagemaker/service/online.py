@@ -318,12 +318,6 @@ def _as_list(value: object) -> list[Any]:
 _TRAINING = re.compile(r"(?:[A-Z0-9]+-)?Train:(ml\.[a-z0-9-]+\.[a-z0-9-]+)")
 
 
-def pricing_region(region: str) -> str:
-    """Return the region whose API serves the price list of `region`; regions in China have a
-    separate API."""
-    return "cn-northwest-1" if region.startswith("cn-") else "us-east-1"
-
-
 def refresh(clients: Clients, region: str, *, folder: Path, date: str) -> Refreshed:
     """Write the prices of a region to a file in the configuration folder. `date` is today's, such
     as `2026-01-31`."""

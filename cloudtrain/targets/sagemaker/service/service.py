@@ -377,7 +377,7 @@ class SageMakerService(Service):
         """Download the region's prices into a file in the user's configuration folder."""
         from platformdirs import user_config_path
 
-        from cloudtrain.targets.sagemaker.service.online import pricing_region, refresh
+        from cloudtrain.targets.sagemaker.service.online import refresh
 
         account = account_of(settings, self._environ)
         if "region" in account.missing:
@@ -387,7 +387,9 @@ class SageMakerService(Service):
             )
         folder = user_config_path("cloudtrain", appauthor=False)
         today = datetime.now(timezone.utc).date()
-        served_by = account._replace(region=pricing_region(account.region))
+        # the region whose API has the price list; those in China have an API of their own
+        serving = "cn-northwest-1" if account.region.startswith("cn-") else "us-east-1"
+        served_by = account._replace(region=serving)
         return refresh(
             self._at(served_by.place), account.region, folder=folder, date=today.isoformat()
         )
