@@ -204,9 +204,9 @@ class FitReport(Printable):
             if item is fastest:
                 marks.append("fastest")
             machine = item.machine
-            step = "-" if item.step is None else _range(item.step, "{:.3g}")
-            hours = "-" if item.hours is None else _range(item.hours, "{:,.2f}")
-            dollars = "-" if item.dollars is None else _range(item.dollars, "${:,.2f}")
+            step = _range(item.step, "{:.3g}")
+            hours = _range(item.hours, "{:,.2f}")
+            dollars = _range(item.dollars, "${:,.2f}")
             verdict = Span(item.verdict, _STYLES[item.verdict])
             name = f"{item.instances} x {machine.name}"
             gpus = f"{machine.gpus} x {machine.gpu}"
@@ -218,10 +218,8 @@ class FitReport(Printable):
         """Return the memory by kind as a bar, with a line where the memory of the GPU ends."""
         memory = 0.0 if self.own is None else self.own.machine.memory
         whole = max(memory, self.need.most)
-        parts = {**self.kinds, "context": CONTEXT}
         margin = self.need.most - self.peak - CONTEXT
-        if margin > 0:
-            parts["gaps, at most"] = margin
+        parts = {**self.kinds, "context": CONTEXT, "gaps, at most": margin}
         boxes = ""
         for number, (kind, size) in enumerate(parts.items()):
             if size <= 0:
@@ -281,5 +279,8 @@ def _seconds(seconds: float) -> str:
     return f"{seconds:.2f} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"
 
 
-def _range(bounds: Sequence[float], form: str) -> str:
+def _range(bounds: Sequence[float] | None, form: str) -> str:
+    """Return two bounds as text; a dash if they are not known."""
+    if bounds is None:
+        return "-"
     return " to ".join(map(form.format, bounds))

@@ -126,6 +126,7 @@ def _sending(
     name = item.name.strip("_")
     factor = 1.0
     if not name.startswith(_TO_ONE):
-        rounds = 2.0 if name.startswith(_TWICE) else 1.0
-        factor = rounds * (item.ranks - 1) / item.ranks
+        factor = (item.ranks - 1) / item.ranks
+    if name.startswith(_TWICE):
+        factor *= 2
     return item.times * item.bytes * factor / (bandwidth * assumed.network)

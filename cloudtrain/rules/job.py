@@ -200,9 +200,9 @@ def torch_too_old(subject: Subject) -> Iterator[Fault]:
         needs.append((f"the schedule `{schedule}`", since, ("hyperparameters", "schedule")))
 
     for what, first, path in needs:
-        message = f"{what} needs PyTorch {_dotted(first)} or newer, not {_dotted(version)}"
-        hint = f'set `environment.version` to "{_dotted(first)}" or newer'
-        yield Fault(message, hint, path)
+        least = _dotted(first)
+        message = f"{what} needs PyTorch {least} or newer, not {_dotted(version)}"
+        yield Fault(message, f'set `environment.version` to "{least}" or newer', path)
 
 
 def _torch_of(subject: Subject) -> Version | None:

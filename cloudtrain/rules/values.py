@@ -508,8 +508,9 @@ def _credentials(source: str) -> Iterator[Fault]:
         files = read_data(source).files
     except UnreadableData:
         return  # the file has just disappeared; the upload reports it
-    credentials = credentials_in([file.path for file in files])
-    lines = [f"{escape_path(path)}: {what}" for path, what in credentials.items()]
+    lines = []
+    for path, what in credentials_in([file.path for file in files]).items():
+        lines.append(f"{escape_path(path)}: {what}")
 
     if lines:
         others = _more_files(len(lines) - 1)

@@ -53,22 +53,15 @@ _OLDEST_PYTHON = (3, 7)
 """The oldest Python version that cloudtrain's launcher supports."""
 
 
-_FLAGS = "the toolkit writes `--name True`, and this job has `bare_flags`"
-_ARGUMENTS = "the toolkit passes only hyperparameters, and this job has `arguments`"
-_MODULE = "the toolkit runs files, and this job runs a module"
+_Reason = tuple[tuple[str, ...], str]
+"""The path of the field that needs a launch mode, and why."""
 
-_OF_FIELDS = {
-    _FLAGS: ("bare_flags", "let the script read the value `True`, and remove `bare_flags`"),
-    _ARGUMENTS: ("arguments", "write them as `hyperparameters`: `--name value`, sorted by name"),
-    _MODULE: ("entry_point", "name a script that calls the module"),
+_HINTS = {
+    "bare_flags": "let the script read the value `True`, and remove `bare_flags`",
+    "arguments": "write them as `hyperparameters`: `--name value`, sorted by name",
+    "entry_point": "name a script that calls the module",
 }
-"""The field behind a reason for entrypoint mode, and what to write where only the toolkit can start
-the job."""
-
-_OF_DISTRIBUTION = (
-    "distribution.type",
-    "write an `entry_point`, and call its requirements file `requirements.txt`",
-)
+"""What to write in place of a field where only the toolkit can start the job."""
 
 
 class LaunchChoice(NamedTuple):
@@ -101,7 +94,9 @@ def launch_of(
         return LaunchChoice(target.launch, f'the target sets `launch = "{target.launch}"`')
     if toolkit:
         return LaunchChoice("toolkit", toolkit)
-    better = entrypoint or next(_better_by_entrypoint(job, image, package), None)
+    if entrypoint:
+        return LaunchChoice("entrypoint", entrypoint[1])
+    better = next(_better_by_entrypoint(job, image, package), None)
     if better:
         return LaunchChoice("entrypoint", better)
     assert image.entry is not None
@@ -111,7 +106,7 @@ def launch_of(
 
 
 def _problems(
-    job: TrainingJob, target: SageMaker, toolkit: str | None, entrypoint: str | None
+    job: TrainingJob, target: SageMaker, toolkit: str | None, entrypoint: _Reason | None
 ) -> Iterator[Problem]:
     """Yield the reasons why the job cannot start: wrong options, a launcher that SageMaker cannot
     run, no suitable mode, or an unsuitable mode in the target's settings.
@@ -134,18 +129,17 @@ def _problems(
         )
 
     if toolkit and entrypoint:
-        field, hint = _OF_FIELDS.get(entrypoint, _OF_DISTRIBUTION)
-        path = tuple(field.split("."))
-        yield Problem(path, f"{toolkit}; but {entrypoint}", hint, code="CT031")
+        path, reason = entrypoint
+        hint = "write an `entry_point`, and call its requirements file `requirements.txt`"
+        if path[0] in _HINTS:
+            hint = _HINTS[path[0]]
+        else:
+            path = ("distribution", "type")
+        yield Problem(path, f"{toolkit}; but {reason}", hint, code="CT031")
     elif toolkit and target.launch == "entrypoint":
         yield _unfit(target, ("distribution", "type"), toolkit)
     elif entrypoint and target.launch == "toolkit":
-        path = ("environment", "requirements")
-        if entrypoint in _OF_FIELDS:
-            path = (_OF_FIELDS[entrypoint][0],)
-        elif job.command is not None:
-            path = ("command",)
-        yield _unfit(target, path, entrypoint)
+        yield _unfit(target, *entrypoint)
 
 
 def _unfit(target: SageMaker, path: tuple[str, ...], reason: str) -> Problem:
@@ -172,17 +166,19 @@ def _only_toolkit(job: TrainingJob, machines: Machines, image: ChosenImage) -> I
         yield old
 
 
-def _only_entrypoint(job: TrainingJob) -> Iterator[str]:
+def _only_entrypoint(job: TrainingJob) -> Iterator[_Reason]:
     if job.command is not None:
-        yield "the toolkit runs scripts, and this job is a command line"
+        yield ("command",), "the toolkit runs scripts, and this job is a command line"
     if job.environment.requirements not in (None, REQUIREMENTS):
-        yield f"the toolkit only installs a file called `{REQUIREMENTS}`"
+        path = ("environment", "requirements")
+        yield path, f"the toolkit only installs a file called `{REQUIREMENTS}`"
     if has_bare_flags(job):
-        yield _FLAGS
+        yield ("bare_flags",), "the toolkit writes `--name True`, and this job has `bare_flags`"
     if job.arguments:
-        yield _ARGUMENTS
+        reason = "the toolkit passes only hyperparameters, and this job has `arguments`"
+        yield ("arguments",), reason
     if is_module(job.entry_point or ""):
-        yield _MODULE
+        yield ("entry_point",), "the toolkit runs files, and this job runs a module"
 
 
 def _better_by_entrypoint(job: TrainingJob, image: ChosenImage, package: bool) -> Iterator[str]:
