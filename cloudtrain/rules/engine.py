@@ -400,8 +400,7 @@ def rule(
     """Return a decorator that registers a check under its code."""
 
     def register(check: Check) -> Check:
-        assert check.__doc__, f"the rule {code} has no text"
-        declare(code, level, check.__doc__, nature, check, needs_request=needs_request)
+        declare(code, level, check.__doc__ or "", nature, check, needs_request=needs_request)
         return check
 
     return register
