@@ -295,7 +295,7 @@ WRONG: dict[str, tuple[str, Case, str]] = {
     "an asset without a version by the overrides": (
         "AZ507",
         overrides(inputs={"x": {"jobInputType": "uri_folder", "uri": "azureml:foo"}}),
-        "write `azureml:foo:1`",
+        "write `azureml:NAME:VERSION`",
     ),
     "a checkpoint on S3": ("AZ506", job(checkpoint={"azureml": "s3://bucket/x"}), f"use `{STORE}/checkpoint`"),
     "a checkpoint with a key in its address": (

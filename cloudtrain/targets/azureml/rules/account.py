@@ -6,11 +6,9 @@ import re
 from collections.abc import Iterator
 from datetime import date, timedelta
 
-from cloudtrain.errors import NearName
-from cloudtrain.job.model import format_duration
 from cloudtrain.plans.plan import Level
 from cloudtrain.rules import machines as shared
-from cloudtrain.rules.engine import Fault, Nature, Subject, plural, positive_count, rule
+from cloudtrain.rules.engine import Fault, Nature, Subject, ValuePath, plural, positive_count, rule
 from cloudtrain.rules.facts import counterpart, has_rdma_somewhere
 from cloudtrain.rules.machines import instead, needs_network, over_ethernet
 from cloudtrain.targets.azureml.catalogue import guess, nearest_size
@@ -42,6 +40,7 @@ _SHAPES = {
 }
 """Maps each setting to its pattern in the REST API's specification, and to the hint."""
 
+_COUNT: ValuePath = ("resources", "instance_count")
 _COMPUTE = r"[a-zA-Z0-9-]{2,24}"
 _LOCATION = r"[a-z]+[0-9]*"
 
@@ -139,8 +138,7 @@ def spot_on_cluster(subject: Subject) -> Iterator[Fault]:
     low_priority`. The job tier `Spot` is for serverless jobs (Azure ML documentation, serverless
     compute); on a cluster the job would be billed at the full price.
     """
-    reading = read(subject)
-    body = reading.body
+    body = read(subject).body
     if body.compute is None or body.is_on_virtual_cluster or not body.is_spot:
         return
     message = (
@@ -148,7 +146,7 @@ def spot_on_cluster(subject: Subject) -> Iterator[Fault]:
         f"`{body.compute_name}`"
     )
     hint = "name a cluster of the tier `low_priority` and remove the tier here, or remove `compute`"
-    yield Fault(message, hint, reading.place(("queueSettings", "jobTier"), ("spot",)))
+    yield Fault(message, hint, ("spot",))
 
 
 @rule("AZ106", Level.WARNING)
@@ -197,8 +195,7 @@ def most_below_count(subject: Subject) -> Iterator[Fault]:
     if most is not None and most < count:
         message = f"`max_instance_count` is {most}, and the job asks for {count:,} instances"
         hint = f"set `max_instance_count` to {count} or more, or remove it"
-        path = reading.place(("resources", "maxInstanceCount"), ("resources", "instance_count"))
-        yield Fault(message, hint, path)
+        yield Fault(message, hint, reading.place(("resources", "maxInstanceCount"), _COUNT))
 
 
 # Rules about time and money on Azure ML: time limits, and the highest cost of a job within them.
@@ -214,15 +211,11 @@ def timeout_unreadable(subject: Subject) -> Iterator[Fault]:
     (azure-ai-ml 1.35.2). The body needs an ISO 8601 duration of whole days, hours, minutes and
     seconds: `PT1M` is a minute, and `P1M` a month, which is not accepted.
     """
-    reading = read(subject)
-    timeout = reading.body.mapping("limits").get("timeout")
-    if timeout is not None and not reading.body.max_runtime:
-        path = reading.place(("limits", "timeout"), ("max_runtime",))
-        yield Fault(
-            f"`timeout` must be an ISO 8601 duration like `PT2H`, not `{timeout}`",
-            "remove it from the overrides, and write for example `max_runtime: 2h`",
-            path,
-        )
+    body = read(subject).body
+    timeout = body.mapping("limits").get("timeout")
+    if timeout is not None and not body.max_runtime:
+        message = f"`timeout` must be an ISO 8601 duration like `PT2H`, not `{timeout}`"
+        yield Fault(message, "write for example `max_runtime: 2h`", ("max_runtime",))
 
 
 @rule("AZ402", Level.WARNING)
@@ -234,18 +227,10 @@ def timeout_too_short(subject: Subject) -> Iterator[Fault]:
     1335978), but it sends one for a command. A job with a limit of seconds could run, and be
     billed, for 60 days.
     """
-    reading = read(subject)
-    limit = reading.body.max_runtime
+    limit = read(subject).body.max_runtime
     if limit and limit < _SHORTEST:
-        message = (
-            f"the limit is {format_duration(limit)}, but the service turns a limit below 1m "
-            "into 60 days"
-        )
-        yield Fault(
-            message,
-            "set `max_runtime` to `1m` or more",
-            reading.place(("limits", "timeout"), ("max_runtime",)),
-        )
+        message = f"the limit is {limit}s, but the service turns a limit below 1m into 60 days"
+        yield Fault(message, "set `max_runtime` to `1m` or more", ("max_runtime",))
 
 
 @rule("AZ403", Level.ERROR)
@@ -316,22 +301,17 @@ def no_size(subject: Subject) -> Iterator[Fault]:
     Instance types of an attached Kubernetes cluster have the names of objects in that cluster
     (small letters, digits, `-` and `.`), which cloudtrain sends unchanged.
     """
-    reading = read(subject)
-    machines = reading.group
-    body = reading.body
+    body = read(subject).body
     name = _unknown(subject)
     if not name or guess(name) is not None:
         return
     if body.compute is not None and is_own_type(body.text("computeId"), name):
         return
 
-    hint = counterpart(name, "azureml")
-    if not hint:
-        near = nearest_size(name)
-        hint = "`cloudtrain instances --target azureml` lists the types"
-        if near:
-            hint = NearName.of(near)
-    yield Fault(f"`{name}` cannot be the name of an Azure VM size", hint, machines.path)
+    lists = "`cloudtrain instances --target azureml` lists the types"
+    hint = counterpart(name, "azureml") or nearest_size(name) or lists
+    message = f"`{name}` cannot be the name of an Azure VM size"
+    yield Fault(message, hint, read(subject).group.path)
 
 
 @rule("AZ202", Level.WARNING)
@@ -349,7 +329,7 @@ def unknown_type(subject: Subject) -> Iterator[Fault]:
     hint = "`cloudtrain instances --target azureml --refresh` asks the workspace"
     near = nearest_size(name)
     if near:
-        hint = f"{NearName.of(near)} Or {hint}"
+        hint = f"{near} Or {hint}"
     message = f"the catalogue has no instance type `{name}`"
     yield Fault(message, hint, read(subject).group.path)
 
@@ -378,9 +358,8 @@ def infiniband_without_sriov(subject: Subject) -> Iterator[Fault]:
     """
     machines = read(subject).group
     row = machines.known
-    if not row or not needs_network(subject):
-        return
-    if row.fabric == "infiniband" and row.interconnect != "rdma":
+    has_fabric = row and row.fabric == "infiniband" and row.interconnect != "rdma"
+    if row and has_fabric and needs_network(subject):
         count = plural(machines.count, "instance")
         message = (
             f"`{row.name}` has InfiniBand without SR-IOV, which NCCL cannot use, and this job "
@@ -398,25 +377,18 @@ def infiniband_guessed(subject: Subject) -> Iterator[Fault]:
     not promise it. The name does not tell whether the InfiniBand has SR-IOV, which NCCL needs.
     """
     name = _unknown(subject)
-    if not name or not needs_network(subject):
-        return
     properties = guess(name)
-    if properties is None:
+    if properties is None or not needs_network(subject):
         return
     if not properties.gpu and not name.casefold().startswith("standard_n"):
         return
 
     machines = read(subject).group
-    network = "rdma" if properties.has_infiniband else "ethernet"
     hint = (
-        f'if you know better, write `interconnect = "{network}"` with the `vcpus` and '
-        f'`memory_gib` of the type under `[azureml."{name}"]` in `instances.toml`'
+        "`cloudtrain instances --target azureml --interconnect infiniband` lists types with it; if "
+        "you know better, write `interconnect` with the `vcpus` and `memory_gib` of the type under "
+        f'`[azureml."{name}"]` in `instances.toml`'
     )
-    if not properties.has_infiniband:
-        hint = (
-            "`cloudtrain instances --target azureml --interconnect infiniband` lists types "
-            f"with it; {hint}"
-        )
     message = f"{properties.text}; this job runs on {plural(machines.count, 'instance')}"
     yield Fault(message, hint, machines.path)
 
@@ -467,7 +439,7 @@ def too_many_instances(subject: Subject) -> Iterator[Fault]:
     count = plural(machines.count, "instance")
     message = f"the job runs on {count}, and Azure ML allows at most {_MOST_RDMA} {why}"
     hint = f"set `instance_count` to {_MOST_RDMA} or less, with more GPUs on each"
-    yield Fault(message, hint, reading.count_path)
+    yield Fault(message, hint, _COUNT)
 
 
 @rule("AZ210", Level.ERROR)
@@ -477,13 +449,10 @@ def instance_count(subject: Subject) -> Iterator[Fault]:
     Only overrides can cause this. The SDK sends -3, 0 and `"2"` unchanged (azure-ai-ml 1.35.2), and
     Azure does not document the service's reaction.
     """
-    reading = read(subject)
-    count = reading.body.mapping("resources").get("instanceCount", 1)
+    count = read(subject).body.mapping("resources").get("instanceCount", 1)
     if positive_count(count) is None:
-        text = f'"{count}"' if isinstance(count, str) else count
-        message = f"`instanceCount` must be a whole number of at least 1, not `{text}`"
-        hint = "set `resources.instance_count` to 1 or more, and remove it from the overrides"
-        yield Fault(message, hint, reading.count_path)
+        message = f"`instanceCount` must be a whole number of at least 1, not `{count!r}`"
+        yield Fault(message, "set `resources.instance_count` to 1 or more", _COUNT)
 
 
 @rule("AZ211", Level.WARNING)

@@ -8,12 +8,12 @@ import shlex
 from collections.abc import Iterator
 from contextlib import suppress
 
-from cloudtrain.errors import quoted
+from cloudtrain.errors import InPlace, quoted
 from cloudtrain.plans.plan import Level
 from cloudtrain.rules.engine import Fault, Nature, Subject, ValuePath, plural, rule, value_at
 from cloudtrain.rules.job import LAUNCHER_VARIABLES
 from cloudtrain.rules.machines import works_together
-from cloudtrain.rules.named import TITLES
+from cloudtrain.rules.named import TITLES, Variable, variables
 from cloudtrain.targets.azureml.compile.places import curated_of
 from cloudtrain.targets.azureml.parts import parse_label
 from cloudtrain.targets.azureml.reading import read
@@ -34,16 +34,12 @@ def shared_memory_size(subject: Subject) -> Iterator[Fault]:
     Only overrides can cause this; the SDK sends even `banana` (azure-ai-ml 1.35.2). A size is a
     number and one of `b`, `k`, `m` and `g` (documentation, YAML schema of the command job).
     """
-    reading = read(subject)
-    size = reading.body.mapping("resources").get("shmSize")
+    size = read(subject).body.mapping("resources").get("shmSize")
     is_size = isinstance(size, str) and re.fullmatch(_SIZE, size)
     if size is not None and not is_size:
         message = f"`shmSize` must be a size like `64g`, not `{size}`"
-        hint = (
-            "remove it from the overrides, and write for example `shm_size: 64g` under `resources`"
-        )
-        path = reading.place(("resources", "shmSize"), ("resources", "shm_size"))
-        yield Fault(message, hint, path)
+        hint = "write for example `shm_size: 64g` under `resources`"
+        yield Fault(message, hint, ("resources", "shm_size"))
 
 
 @rule("AZ702", Level.NOTICE)
@@ -133,14 +129,7 @@ def ssh_key(subject: Subject) -> Iterator[Fault]:
         lines = [line.strip() for line in key.splitlines() if line.strip()]
         if lines and all(map(_PUBLIC_KEY.fullmatch, lines)):
             continue
-        message = f"the ssh service `{name}` has no public key, so login is impossible"
-        if "PRIVATE KEY" in key:
-            message = f"the ssh service `{name}` has a private key, which the job's page would show"
-        elif key:
-            message = (
-                f"`{key[:40]}` is not a public key, so login to the ssh service `{name}` "
-                "is impossible"
-            )
+        message = f"the ssh service `{name}` has no valid public key, so login is impossible"
         hint = 'write `ssh_public_key = "ssh-ed25519 AAAA..."`, the line of `~/.ssh/id_ed25519.pub`'
         yield Fault(message, hint, reading.place(("services", name)))
 
@@ -207,9 +196,7 @@ def interactive_services_keep_running(subject: Subject) -> Iterator[Fault]:
     JupyterLab, VS Code and ssh run as long as the job. A job whose command sleeps to keep them open
     does not end by itself, and is billed until its time limit.
     """
-    services: list[str] = []
-    for kind in ("SSH", "JupyterLab", "VSCode"):
-        services += _services(subject, kind)
+    services = _services(subject, "SSH", "JupyterLab", "VSCode")
     limits = read(subject).body.mapping("limits")
     if services and limits.get("timeout") is None:
         names = quoted(services)
@@ -218,21 +205,17 @@ def interactive_services_keep_running(subject: Subject) -> Iterator[Fault]:
         yield Fault(message, "add for example `max_runtime: 4h`")
 
 
-def _services(subject: Subject, kind: str) -> list[str]:
-    """Return the names of the job's services of a kind."""
+def _services(subject: Subject, *kinds: str) -> list[str]:
+    """Return the names of the job's services of these kinds."""
     services = read(subject).body.mapping("services")
-    return [
-        name for name, service in services.items() if value_at(service, "jobServiceType") == kind
-    ]
+    return [name for name in services if value_at(services, name, "jobServiceType") in kinds]
 
 
 def _docker_path(subject: Subject) -> ValuePath:
     """Return the path of the override that sets the docker options; empty if a setting does."""
-    for key in ("dockerArgs", "dockerArgsList"):
-        path = read(subject).override_of("resources", key)
-        if path:
-            return path
-    return ()
+    reading = read(subject)
+    path = reading.override_of("resources", "dockerArgs")
+    return path or reading.place(("resources", "dockerArgsList"))
 
 
 def _docker_words(subject: Subject) -> list[str]:
@@ -402,22 +385,15 @@ def image_of_another_gpu(subject: Subject) -> Iterator[Fault]:
     name = reading.environment_name
     if row is None or not row.gpus:
         return
-    has_cuda = re.search(_CUDA, name)
-    has_rocm = re.search(_ROCM, name)
+    has_cuda = re.search(_CUDA, name) is not None
+    has_rocm = re.search(_ROCM, name) is not None
     is_amd = row.gpu.startswith("MI")
-    if is_amd and has_cuda and not has_rocm:
-        platform = "CUDA"
-        vendor = "AMD"
-        hint = "use an image with ROCm, `rocm/pytorch:TAG` for example"
-    elif not is_amd and has_rocm and not has_cuda:
-        platform = "ROCm"
-        vendor = "NVIDIA"
-        hint = "use an image with CUDA"
-    else:
+    if has_cuda == has_rocm or has_rocm == is_amd:
         return
 
-    machines = f"`{row.name}` has {vendor} GPUs ({row.hardware})"
-    yield Fault(f"`{name}` is made for {platform}, and {machines}", hint, reading.environment_path)
+    needed = "ROCm, `rocm/pytorch:TAG` for example" if is_amd else "CUDA"
+    message = f"`{name}` is made for other GPUs than those of `{row.name}` ({row.hardware})"
+    yield Fault(message, f"use an image with {needed}", reading.environment_path)
 
 
 @rule("AZ606", Level.WARNING)
@@ -459,7 +435,8 @@ _OF_SERVICE = (
 )
 """Variables that the service sets in each process, as published environments of jobs show."""
 
-_NOT_A_NETWORK = ("docker", "lo", "veth")
+_INTERFACES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
+_NOT_A_NETWORK = r"(=*(docker|lo|veth)[^,]*,?)+"
 _TRUE = ("1", "true", "yes", "y", "on")
 
 
@@ -470,13 +447,11 @@ def variable_is_no_text(subject: Subject) -> Iterator[Fault]:
     Only overrides can cause this. The SDK sends such values unchanged (azure-ai-ml 1.35.2), and the
     API accepts only texts.
     """
-    reading = read(subject)
-    for name, value in reading.body.mapping("environmentVariables").items():
-        path = reading.place(("environmentVariables", name), ("environment", "variables", name))
+    for name, value in read(subject).body.mapping("environmentVariables").items():
         if not isinstance(value, str):
-            word = str(value).lower() if isinstance(value, bool) else value
-            message = f"the variable `{name}` is `{word}`, and not a text"
-            yield Fault(message, f'write `{name}: "{word}"`', path)
+            message = f"the variable `{name}` is `{value}`, and not a text"
+            hint = InPlace(f'write `{name}: "{value}"`')
+            yield Fault(message, hint, ("environment", "variables", name))
 
 
 @rule("AZ622", Level.ERROR)
@@ -488,14 +463,13 @@ def variable_of_service(subject: Subject) -> Iterator[Fault]:
     connection to its run. This rule ignores `AZUREML_COMMON_RUNTIME_...` and other variables that
     users may set.
     """
-    for name in read(subject).body.mapping("environmentVariables"):
+    for variable in variables(subject):
+        name = variable.name
         # CT204 reports these variables already
         is_reported = name in LAUNCHER_VARIABLES or name.startswith("AZUREML_CR_")
         if re.fullmatch(_OF_SERVICE, name) and not is_reported:
             message = f"Azure ML sets `{name}` itself, for each process"
-            path = _path(subject, name)
-            option = "" if path[-1] == name else "-x "
-            yield Fault(message, f"remove `{option}{name}`", path)
+            yield Fault(message, variable.removed, variable.path)
 
 
 @rule("AZ623", Level.WARNING)
@@ -506,17 +480,12 @@ def interface_without_network(subject: Subject) -> Iterator[Fault]:
     start until it times out. The Ethernet card of Azure's GPU machines is `eth0`; without
     `NCCL_SOCKET_IFNAME`, NCCL finds it by itself.
     """
-    if not _over_instances(subject):
-        return
     count = read(subject).body.instances
-    for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
-        value = _value(subject, name)
-        cards = [card.lstrip("=") for card in value.split(",")]
+    for name, value, path in _network_variables(subject):
         # the names after `^` are those of cards that NCCL does not use
-        if value.startswith("^") or not all(card.startswith(_NOT_A_NETWORK) for card in cards):
-            continue
-        message = f"`{name}={value}` does not connect the job's {count:,} instances"
-        yield Fault(message, f"write `{name}: eth0`, or remove it", _path(subject, name))
+        if name in _INTERFACES and re.fullmatch(_NOT_A_NETWORK, value):
+            message = f"`{name}={value}` does not connect the job's {count:,} instances"
+            yield Fault(message, f"write `{name}: eth0`, or remove it", path)
 
 
 @rule("AZ624", Level.WARNING)
@@ -526,14 +495,15 @@ def infiniband_switched_off(subject: Subject) -> Iterator[Fault]:
     With `NCCL_IB_DISABLE=1`, all gradients travel over Ethernet at a fraction of the speed. On a
     machine with InfiniBand this is useful only to find network errors.
     """
-    if not _over_instances(subject):
-        return
     row = read(subject).group.known
-    value = _value(subject, "NCCL_IB_DISABLE")
-    if row and row.interconnect == "rdma" and value.casefold() in _TRUE:
-        speed = f"{row.network_gbps:,.0f} Gb/s of " if row.network_gbps else ""
-        message = f"`NCCL_IB_DISABLE={value}` switches off the {speed}InfiniBand of `{row.name}`"
-        yield Fault(message, "remove `NCCL_IB_DISABLE`", _path(subject, "NCCL_IB_DISABLE"))
+    if row is None or row.interconnect != "rdma":
+        return
+    for variable in _network_variables(subject):
+        if variable.name == "NCCL_IB_DISABLE" and variable.value.casefold() in _TRUE:
+            message = (
+                f"`NCCL_IB_DISABLE={variable.value}` switches off the InfiniBand of `{row.name}`"
+            )
+            yield Fault(message, variable.removed, variable.path)
 
 
 @rule("AZ625", Level.WARNING)
@@ -545,20 +515,15 @@ def same_gpus_for_all(subject: Subject) -> Iterator[Fault]:
     """
     reading = read(subject)
     body = reading.body
-    variable = "CUDA_VISIBLE_DEVICES"
-    if variable not in body.mapping("environmentVariables"):
-        return
     if body.kind not in ("PyTorch", "Mpi") or reading.group.device == "cpu":
         return
-
-    value = _value(subject, variable)
-    devices = [device for device in value.split(",") if device.strip()]
-    if len(devices) < body.processes_per_instance:
-        gpus = plural(len(devices), "GPU")
-        processes = plural(body.processes_per_instance, "process")
-        message = f"`{variable}={value}` shows {gpus} to each of {processes}"
-        hint = "remove it, and let each process use the GPU with the number `LOCAL_RANK`"
-        yield Fault(message, hint, _path(subject, variable))
+    for name, value, path in variables(subject):
+        devices = re.findall(r"[^\s,]+", value)
+        if name == "CUDA_VISIBLE_DEVICES" and len(devices) < body.processes_per_instance:
+            processes = plural(body.processes_per_instance, "process")
+            message = f"`{name}={value}` shows {plural(len(devices), 'GPU')} to each of {processes}"
+            hint = "remove it, and let each process use the GPU with the number `LOCAL_RANK`"
+            yield Fault(message, hint, path)
 
 
 @rule("AZ520", Level.WARNING)
@@ -584,21 +549,7 @@ def secrets_out_of_reach(subject: Subject) -> Iterator[Fault]:
             yield Fault(message, 'set `identity = "managed"` in `[azureml]`', path)
 
 
-def _over_instances(subject: Subject) -> bool:
-    """Return whether several instances train together."""
-    return read(subject).body.instances > 1 and works_together(subject)
-
-
-def _value(subject: Subject, name: str) -> str:
-    """Return the text of an environment variable; empty without one."""
-    value = read(subject).body.mapping("environmentVariables").get(name)
-    return value if isinstance(value, str) else ""
-
-
-def _path(subject: Subject, name: str) -> ValuePath:
-    """Return the path of the field that sets a variable: the override, `environment.variables`, or
-    else `distribution.options`, because options of mpirun can set variables."""
-    field: ValuePath = ("environment", "variables", name)
-    if name not in subject.job.environment.variables:
-        field = ("distribution", "options")
-    return read(subject).place(("environmentVariables", name), field)
+def _network_variables(subject: Subject) -> Iterator[Variable]:
+    """Yield the variables that the user sets, if several instances train together."""
+    if read(subject).body.instances > 1 and works_together(subject):
+        yield from variables(subject)

@@ -6,17 +6,17 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
+from cloudtrain.documents import JsonMapping
 from cloudtrain.errors import InPlace, did_you_mean
 from cloudtrain.job.data import find_references, references_in
 from cloudtrain.job.nodes import PLACE_NAME, mend_name
 from cloudtrain.plans.plan import Level
 from cloudtrain.rules.engine import Fault, Nature, Subject, ValuePath, rule, text_at
-from cloudtrain.targets.azureml.compile.places import CHECKPOINT, DEFAULT_STORE, MODEL, SCHEMES
+from cloudtrain.targets.azureml.compile.places import CHECKPOINT, DEFAULT_STORE, SCHEMES
 from cloudtrain.targets.azureml.fields import ONLY_SAGEMAKER
 from cloudtrain.targets.azureml.launch import is_literal
-from cloudtrain.targets.azureml.parts import asset_id, asset_meant, parse_label
+from cloudtrain.targets.azureml.parts import asset_id, parse_label
 from cloudtrain.targets.azureml.reading import read
 
 _ASSET_NAME = r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,254}"
@@ -178,7 +178,8 @@ def place_of_output(subject: Subject) -> Iterator[Fault]:
             hint = f"use `{DEFAULT_STORE}/{name}`"
             if uri.startswith("azureml:"):
                 hint += f", and `asset_name: {uri.split(':')[1]}` to register what was written"
-            yield Fault(f"Azure ML cannot write to `{uri}`", hint, _output_path(subject, name))
+            message = f"Azure ML cannot write to `{uri}`"
+            yield Fault(message, InPlace(hint), _output_path(subject, name))
 
 
 @rule("AZ507", Level.ERROR)
@@ -192,16 +193,16 @@ def datastore_misspelt(subject: Subject) -> Iterator[Fault]:
     """
     body = read(subject).body
     for kind, name in _names(body.inputs, body.outputs):
-        is_input = kind == "inputs"
-        path = _input_path(subject, name) if is_input else _output_path(subject, name)
+        path: ValuePath = ("inputs", name, "azureml")
+        if kind == "outputs":
+            path = _output_path(subject, name)
         uri = text_at(body.mapping(kind, name), "uri")
         if uri.startswith("azureml://"):
             if not re.fullmatch(_DATASTORE, uri) and not uri.startswith(_OTHER_URI):
                 message = f"`{uri}` is not the address of a datastore"
                 yield Fault(message, InPlace(f"write `{DEFAULT_STORE}/PATH`"), path)
-        elif is_input and uri.startswith("azureml:") and asset_id("", uri, "data") is None:
-            asset, version = asset_meant(uri) or ("NAME", None)
-            hint = InPlace(f"write `azureml:{asset}:{version or 1}`")
+        elif kind == "inputs" and uri.startswith("azureml:") and not asset_id("", uri, "data"):
+            hint = InPlace("write `azureml:NAME:VERSION`")
             yield Fault(f"`{uri}` names no version of a data asset", hint, path)
 
 
@@ -271,7 +272,7 @@ def key_in_output(subject: Subject) -> Iterator[Fault]:
             f"the address of `{name}` holds a key, with which everyone who may read the "
             "job can write there"
         )
-        hint = f"write `{DEFAULT_STORE}/{name}`, or another datastore"
+        hint = InPlace(f"write `{DEFAULT_STORE}/{name}`, or another datastore")
         yield Fault(message, hint, _output_path(subject, name))
 
 
@@ -288,18 +289,18 @@ def key_in_input(subject: Subject) -> Iterator[Fault]:
             f"the address of input `{name}` holds a key, which the request shows to "
             "everyone who may read the job"
         )
-        hint = (
+        hint = InPlace(
             "`az ml datastore create` keeps the key; then write "
             "`azureml://datastores/NAME/paths/PATH`"
         )
-        yield Fault(message, hint, _input_path(subject, name))
+        yield Fault(message, hint, ("inputs", name, "azureml"))
 
 
-def _with_key(entries: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return the names of the entries whose address contains a key."""
-    return [
-        name for name, item in entries.items() if re.search(_SIGNATURE, str(item.get("uri") or ""))
-    ]
+def _with_key(entries: Mapping[str, JsonMapping]) -> Iterator[str]:
+    """Yield the names of the entries whose address contains a key."""
+    for name, item in entries.items():
+        if re.search(_SIGNATURE, str(item.get("uri"))):
+            yield name
 
 
 def _written_values(subject: Subject) -> Mapping[str, str]:
@@ -307,12 +308,9 @@ def _written_values(subject: Subject) -> Mapping[str, str]:
     literal inputs, and the addresses of `Direct` inputs."""
     texts = {}
     for name, item in read(subject).body.inputs.items():
-        value = None
-        if item.get("mode") == "Direct":
-            value = item.get("uri")
-        elif is_literal(item):
-            value = item.get("value")
-        if isinstance(value, str):
+        value = item.get("value") if is_literal(item) else item.get("uri")
+        is_written = is_literal(item) or item.get("mode") == "Direct"
+        if is_written and isinstance(value, str):
             texts[name] = value
     return texts
 
@@ -338,21 +336,10 @@ def _has_closed_quotes(command: str) -> bool:
 
 
 def _output_path(subject: Subject, name: str) -> ValuePath:
-    """Return the path of the field or override that sets an output's address."""
-    path = read(subject).override_of("outputs", name)
-    if path:
-        return path
+    """Return the path of the field that sets an output's address."""
     if name == CHECKPOINT and subject.job.checkpoint is not None:
         return ("checkpoint", "azureml")
-    if name in subject.job.outputs:
-        return ("outputs", name, "azureml")
-    return ("outputs",) if name == MODEL else ()
-
-
-def _input_path(subject: Subject, name: str) -> ValuePath:
-    """Return the path of the field or override that sets an input's address."""
-    field = ("inputs", name, "azureml") if name in subject.job.inputs else ()
-    return read(subject).place(("inputs", name), field)
+    return ("outputs", name, "azureml")
 
 
 @rule("AZ514", Level.NOTICE)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
-from cloudtrain.job.distribution import DeepSpeed
+from cloudtrain.errors import dotted
 from cloudtrain.plans.plan import Level
 from cloudtrain.rules import machines as shared
 from cloudtrain.rules.engine import Fault, Nature, Subject, ValuePath, plural, rule
@@ -48,10 +48,8 @@ def mpi_without_count(subject: Subject) -> Iterator[Fault]:
     if body.kind == "Mpi" and body.distribution.get(_COUNT) is None:
         gpus = reading.group.gpus or 1
         message = f"an MPI distribution needs `{_COUNT}`, and the overrides remove it"
-        hint = (
-            f"set `distribution.processes_per_instance` to {gpus}, and remove it from the overrides"
-        )
-        yield Fault(message, hint, reading.place(("distribution", _COUNT), _COUNT_FIELD))
+        hint = f"set `distribution.processes_per_instance` to {gpus}"
+        yield Fault(message, hint, _COUNT_FIELD)
 
 
 @rule("AZ303", Level.ERROR)
@@ -108,7 +106,7 @@ def tasks_share_instances(subject: Subject) -> Iterator[Fault]:
             who += f" and {plural(servers, 'parameter server')}"
         message = f"{who} share {plural(tasks.instances, 'instance')}"
         hint = f"set `resources.instance_count` to {total}, one for each"
-        yield Fault(message, hint, reading.count_path)
+        yield Fault(message, hint, ("resources", "instance_count"))
 
 
 @rule("AZ306", Level.WARNING)
@@ -138,9 +136,7 @@ def autotuning_over_instances(subject: Subject) -> Iterator[Fault]:
     """
     distribution = subject.reading.distribution
     count = read(subject).body.instances
-    if not isinstance(distribution, DeepSpeed) or not is_launcher(subject.job):
-        return
-    if count == 1:
+    if count == 1 or not is_launcher(distribution):
         return
 
     words = shlex.split(distribution.launcher_options)
@@ -208,8 +204,8 @@ def ray_untested(subject: Subject) -> Iterator[Fault]:
         hint = (
             "if the service refuses the job: remove `distribution`, and start Ray in the `command`"
         )
-        path = read(subject).place(("distribution", "distributionType"), ("distribution", "type"))
-        yield Fault("it is not known whether Azure ML still starts Ray", hint, path)
+        message = "it is not known whether Azure ML still starts Ray"
+        yield Fault(message, hint, ("distribution", "type"))
 
 
 @rule("AZ321", Level.WARNING)
@@ -241,12 +237,8 @@ def mpi_with_one_process(subject: Subject) -> Iterator[Fault]:
 def _no_count(subject: Subject, name: str, least: int, field: ValuePath) -> Iterator[Fault]:
     """Yield a fault if the body's distribution has a number `name` that is less than `least`, or no
     whole number."""
-    reading = read(subject)
-    value = reading.body.distribution.get(name, least)
+    value = read(subject).body.distribution.get(name, least)
     is_whole = isinstance(value, int) and not isinstance(value, bool)
     if not is_whole or value < least:
-        text = f'"{value}"' if isinstance(value, str) else value
-        message = f"`{name}` must be a whole number of at least {least}, not `{text}`"
-        field_name = ".".join(map(str, field))
-        hint = f"set `{field_name}`, and remove `{name}` from the overrides"
-        yield Fault(message, hint, reading.place(("distribution", name), field))
+        message = f"`{name}` must be a whole number of at least {least}, not `{value!r}`"
+        yield Fault(message, f"set `{dotted(field)}`", field)

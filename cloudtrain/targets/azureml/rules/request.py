@@ -161,13 +161,12 @@ def tags_over_limit(subject: Subject) -> Iterator[Fault]:
     reading = read(subject)
     for field, word in (("tags", "tag"), ("properties", "property")):
         pairs = reading.body.mapping(field)
-        is_of_job = field == "tags"
         if len(pairs) > _MOST_TAGS:
             message = f"the job has {len(pairs)} {field}, but Azure ML accepts at most {_MOST_TAGS}"
             hint = f"remove {len(pairs) - _MOST_TAGS} of them"
-            yield Fault(message, hint, reading.place((field,), (field,) if is_of_job else ()))
+            yield Fault(message, hint, reading.place((field,), (field,)))
         for key, value in pairs.items():
-            path = reading.place((field, key), (field, key) if is_of_job else ())
+            path = reading.place((field, key), (field, key))
             if not key:
                 yield Fault(f"a {word} has an empty key", "write another key", path)
             if len(key) > _LONGEST_KEY:
