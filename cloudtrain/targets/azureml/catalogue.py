@@ -9,6 +9,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from cloudtrain.errors import NearName, did_you_mean
 from cloudtrain.machines.table import InstanceTable, instance_named, instance_types
 
 DATA = Path(__file__).with_name("data")
@@ -16,7 +17,7 @@ DATA = Path(__file__).with_name("data")
 
 def _explain_unknown(name: str) -> str | None:
     properties = guess(name)
-    return None if properties is None else properties.text
+    return properties and properties.text
 
 
 TABLE = InstanceTable(
@@ -140,29 +141,20 @@ def guess(name: str) -> Guess | None:
     return Guess(has_infiniband, vcpus, gpu, text)
 
 
-def nearest_size(name: str) -> str | None:
-    """Return the most similar name of the same series (`NC`, `ND`); None if no name is similar
-    enough."""
-    from difflib import get_close_matches  # importing it costs start-up time
-
+def nearest_size(name: str) -> NearName | None:
+    """Return the suggestion of the most similar name of the same series (`NC`, `ND`); None if no
+    name is similar enough."""
     full_name = name.casefold()
     if "_" not in full_name or not full_name.startswith("sta"):
         full_name = f"standard_{full_name}"
-    series = _series(full_name)
+    series = re.split(r"_|\d", full_name)[1]
 
-    names = {}
+    names = []
     for row in instance_types("azureml"):
-        if not row.retired and _series(row.name) in (series, None):
-            names[row.name.casefold()] = row.name
-    matches = get_close_matches(full_name, names, n=1, cutoff=0.8)
-    return names[matches[0]] if matches else None
-
-
-def _series(name: str) -> str | None:
-    """Return the series of a size: the letters before its number, such as `nc`; None for a name of
-    another form."""
-    match = re.match(r"[a-z]+_([a-z]+)", name.casefold())
-    return match[1] if match else None
+        if not row.retired and row.name.casefold().startswith(f"standard_{series}"):
+            names.append(row.name)
+    near = did_you_mean(full_name, names, likeness=0.8)
+    return near if isinstance(near, NearName) else None
 
 
 # Turn the answers of Azure's services about VM sizes into corrections of the catalogue. This code

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
-from cloudtrain.errors import JobError, NearName, Problem
-from cloudtrain.job.distribution import DeepSpeed, NoDistribution, Ray, TensorFlow, launcher_of
+from cloudtrain.errors import JobError, Problem
+from cloudtrain.job.distribution import (
+    DeepSpeed,
+    Distribution,
+    NoDistribution,
+    Ray,
+    TensorFlow,
+    launcher_of,
+)
 from cloudtrain.job.training import TrainingJob
 from cloudtrain.machines.choose import MachineGroup
 from cloudtrain.machines.overlay import type_named
@@ -56,7 +63,7 @@ def distribution_of(job: TrainingJob, machines: MachineGroup) -> JsonObject | No
 
     kind = "Mpi" if launcher_of(distribution) == "mpirun" else "PyTorch"
     count = 1
-    if not is_launcher(job):
+    if not is_launcher(distribution):
         count = processes_per_instance(job, machines)
     return {"distributionType": kind, "processCountPerInstance": count}
 
@@ -70,9 +77,9 @@ _ALTERNATIVES = {
 """Distributions that only SageMaker has, with what to do instead."""
 
 
-def is_launcher(job: TrainingJob) -> bool:
+def is_launcher(distribution: Distribution) -> TypeGuard[DeepSpeed]:
     """Return whether DeepSpeed's own launcher starts the processes of each instance."""
-    return isinstance(job.distribution, DeepSpeed) and job.distribution.launch == "launcher"
+    return isinstance(distribution, DeepSpeed) and distribution.launch == "launcher"
 
 
 def processes_per_instance(job: TrainingJob, machines: MachineGroup) -> int:
@@ -85,18 +92,17 @@ def processes_per_instance(job: TrainingJob, machines: MachineGroup) -> int:
         return count
 
     # The number is unknown. The path and the hint name the field that is most likely wrong.
-    type_name = machines.instance_type
-    hint = "add `processes_per_instance` to `distribution` (the GPUs of an instance)"
     path: ValuePath = ("distribution", "processes_per_instance")
-    if type_name:
-        reason = f"`{type_name}` is not in the catalogue"
-        near = nearest_size(type_name)
-        if near:
-            path = machines.path or ("resources", "instance_type")
-            hint = f"{NearName.of(near)} Or {hint}"
-    else:
-        reason = "no instance type given"
-        hint = f"{hint}, or `resources.instance_type`"
+    hint = (
+        "add `processes_per_instance` to `distribution` (the GPUs of an instance), or name a "
+        "known type in `resources.instance_type`"
+    )
+    reason = "no instance type given"
+    if machines.instance_type:
+        reason = f"`{machines.instance_type}` is not in the catalogue"
+        if near := nearest_size(machines.instance_type):
+            path = ("resources", "instance_type")
+            hint = near
     message = f"the number of processes per instance is not known: {reason}"
     raise JobError([Problem(path, message, hint, code="CT040")])
 
@@ -127,16 +133,12 @@ _ASSET = rf"(?P<name>{_WORD}):(?P<version>{_WORD}(?::{_WORD})*)"
 """The name ends at the first colon, as azure-ai-ml 1.35.2 reads it: `mine:18.04:2022` has the
 version `18.04:2022`."""
 
-_LABEL = rf"(?P<name>{_WORD})@(?P<label>[A-Za-z0-9_.-]+)"
+_LATEST = rf"(?P<name>{_WORD})@latest"
+"""`latest` is the only label that Azure ML's own tools look up."""
 _LABELLED = (
     r"(?P<thing>/subscriptions/.+/(?P<kind>environments|data|models)/(?P<name>[^/]+))/labels/latest"
 )
-_MEANT = rf"(?:azureml:)+(?P<name>{_WORD})(?::(?P<version>{_WORD}))?:?"
 
-_VIRTUAL_CLUSTERS = "virtualclusters"
-
-LATEST = "latest"
-"""The only label that Azure ML's own tools look up."""
 
 _CURATED = "AzureML-"
 """The names of Microsoft's own environments. They are sent unchanged, because the service knows
@@ -165,16 +167,14 @@ def compute_id(workspace_id: str, compute: str) -> str:
         return plain
     if is_virtual_cluster(plain):
         resource_group = workspace_id.partition("/workspaces/")[0]
-        name = plain.partition("/")[2]
-        return f"{resource_group}/{_VIRTUAL_CLUSTERS}/{name}"
+        return f"{resource_group}/virtualclusters/{plain.partition('/')[2]}"
     return f"{workspace_id}/computes/{plain}"
 
 
 def is_virtual_cluster(compute: str) -> bool:
     """Return whether a setting or an id names a virtual cluster: `virtualClusters/NAME`, in upper
     or lower case."""
-    path = f"/{compute.removeprefix(_PREFIX)}".lower()
-    return f"/{_VIRTUAL_CLUSTERS}/" in path
+    return "/virtualclusters/" in f"/{compute.removeprefix(_PREFIX)}".lower()
 
 
 def asset_id(workspace_id: str, reference: str, kind: str) -> str | None:
@@ -191,8 +191,8 @@ def asset_id(workspace_id: str, reference: str, kind: str) -> str | None:
 
     if match := re.fullmatch(_ASSET, plain):
         end = f"versions/{match['version']}"
-    elif (match := re.fullmatch(_LABEL, plain)) and match["label"] == LATEST:
-        end = f"labels/{LATEST}"
+    elif match := re.fullmatch(_LATEST, plain):
+        end = "labels/latest"
     else:
         return None
     if kind == "environments" and plain.startswith(_CURATED):
@@ -212,22 +212,9 @@ class Labelled(NamedTuple):
 def parse_label(reference: object) -> Labelled | None:
     """Return the asset of an id that ends with the label `latest`. Returns None for other ids, and
     for ids of registries, whose labels the service itself resolves."""
-    match = re.fullmatch(_LABELLED, reference) if isinstance(reference, str) else None
-    if match is None:
-        return None
-    return Labelled(match["thing"], match["kind"], match["name"])
-
-
-def is_label(reference: str) -> bool:
-    """Return whether a reference has the form `azureml:NAME@LABEL`, with any label."""
-    return re.fullmatch(_LABEL, reference.removeprefix(_PREFIX)) is not None
-
-
-def asset_meant(reference: str) -> tuple[str, str | None] | None:
-    """Guess the name and version in a misspelt reference, such as `azureml:azureml:foo:2`; None if
-    that is impossible. The version is None if the reference has none, such as `azureml:foo`."""
-    match = re.fullmatch(_MEANT, reference)
-    return (match["name"], match["version"]) if match else None
+    if isinstance(reference, str) and (match := re.fullmatch(_LABELLED, reference)):
+        return Labelled(**match.groupdict())
+    return None
 
 
 # The machines of a job on Azure ML. A cluster has its own instance type; a job may name the type
@@ -239,9 +226,7 @@ SERVERLESS = "serverless"
 def is_cluster(compute: str | None) -> bool:
     """Return whether `compute` names a cluster with its own machines; otherwise the job is
     serverless."""
-    if compute is None:
-        return False
-    return compute.removeprefix("azureml:").rpartition("/")[2] != SERVERLESS
+    return compute is not None and re.split("[:/]", compute)[-1] != SERVERLESS
 
 
 _OF_KUBERNETES = r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?"
@@ -272,7 +257,7 @@ def machines_of(job: TrainingJob, account: AzureMLAccount) -> MachineGroup:
     name = resources.instance_type.of("azureml") if resources.instance_type else None
     if name is None and resources.gpu is not None:
         name = type_by_gpu("azureml", resources, account.overlay)
-    row = type_named("azureml", name, account.overlay) if name else None
+    row = type_named("azureml", name or "", account.overlay)
     if row is not None:
         name = row.name
     return MachineGroup(name or "", resources.instance_count, row)

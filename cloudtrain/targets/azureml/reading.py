@@ -309,10 +309,6 @@ class AzureMLReading(Reading):
         else the job's `field`, which is empty for settings of the target."""
         return self.override_of(*keys) or field
 
-    @property
-    def count_path(self) -> ValuePath:
-        return self.place(("resources", "instanceCount"), ("resources", "instance_count"))
-
     @cached_property
     def group(self) -> MachineGroup:
         """The only group: all machines of a job are alike."""

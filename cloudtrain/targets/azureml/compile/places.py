@@ -34,8 +34,6 @@ from cloudtrain.targets.azureml.parts import (
     MODELS,
     UNNAMED,
     asset_id,
-    asset_meant,
-    is_label,
     is_launcher,
 )
 from cloudtrain.targets.azureml.settings import AzureML, AzureMLAccount
@@ -193,32 +191,15 @@ def _uri(name: str, item: Input, account: AzureMLAccount, problems: list[Problem
     kind = "models" if item.type in MODELS else "data"
     asset = asset_id(account.workspace_id, place, kind)
     if asset is None:
-        message, hint = _no_place(place)
         path = ("inputs", name, "azureml")
+        message = f"Azure ML cannot read from `{place}`, which names no version of a data asset"
+        hint = (
+            f"use `azureml:NAME:VERSION`, `azureml:NAME@latest`, `{DEFAULT_STORE}/PATH` or an "
+            f"`https://`, `wasbs://` or `abfss://` address; `./{place.lstrip('/')}` uploads it "
+            "from this machine"
+        )
         problems.append(Problem(path, message, hint, code="CT032"))
     return asset
-
-
-def _no_place(place: str) -> tuple[str, str]:
-    """Return a message and a hint for a place that Azure ML cannot read."""
-    if is_label(place):
-        message = f"`{place}`: `latest` is the only label that Azure ML's tools look up"
-        name = place.partition("@")[0]
-        return message, f"name a version: `{name}:1`, or write `{name}@latest`"
-
-    reference = asset_meant(place)
-    if reference is None:
-        hint = (
-            f"use `azureml:NAME:VERSION`, `{DEFAULT_STORE}/PATH` or an `https://`, `wasbs://` "
-            f"or `abfss://` address; `./{place.lstrip('/')}` uploads it from this machine"
-        )
-        return f"Azure ML cannot read from `{place}`", hint
-
-    name, version = reference
-    message = f"`{place}` names no version of a data asset"
-    if version is not None:
-        return message, f"write `azureml:{name}:{version}`"
-    return message, f"name one: `azureml:{name}:1`; `az ml data list --name {name}` lists them"
 
 
 # The environment of a job: a registered one, a curated one by framework and version, or one made of
@@ -276,18 +257,11 @@ def _registered_id(reference: str, workspace_id: str) -> str:
     asset = asset_id(workspace_id, reference, "environments")
     if asset is not None:
         return asset
-
     message = f"`{reference}` names no version of an environment"
-    if is_label(reference):
-        message = f"`{reference}`: `latest` is the only label that Azure ML's tools look up"
-    plain = reference.removeprefix("azureml:").partition("@")[0]
-    name, version = asset_meant(reference) or (plain, None)
-    hint = f"write `azureml:{name}:{version}`"
-    if version is None:
-        hint = (
-            f"name one: `azureml:{name}:1`; `az ml environment list -n {name}` lists them, and "
-            "`@latest` is the newest"
-        )
+    hint = (
+        "write `azureml:NAME:VERSION`, or `azureml:NAME@latest` for the newest; `az ml environment "
+        "list -n NAME` lists the versions"
+    )
     raise _wrong("azureml", message, hint)
 
 
@@ -478,7 +452,7 @@ def _words(job: TrainingJob, texts: dict[str, str]) -> Iterable[str]:
     script = resolve_text(job.entry_point, texts)
     arguments = arguments_of(job, texts)
     script_words = words_of_script(script)
-    if isinstance(job.distribution, DeepSpeed) and is_launcher(job):
+    if is_launcher(job.distribution):
         program = ["--module", *script_words[1:]] if is_module(script) else [script]
         return ["python", "-m", LAUNCHER, *_options(job.distribution), *program, *arguments]
     # Azure ML's copy of the code has no executable files.

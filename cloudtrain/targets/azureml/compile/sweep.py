@@ -212,14 +212,10 @@ def _cannot_search(sweep: Sweep, name: str, item: Range) -> Iterator[Problem]:
         yield _problem(path, message, f"add a `step`, or {_ALTERNATIVE}")
 
     # The service writes a value into the command without quotes.
-    no_words: list[object] = []
-    quoted_texts: list[object] = []
     for value in item.choice or ():
-        if isinstance(value, list | dict | None):
-            no_words.append(value)
-        elif isinstance(value, str) and shlex.quote(value) != value:
-            quoted_texts.append(value)
-    if no_words or quoted_texts:
-        broken = [*no_words, *quoted_texts][0]
-        message = f"Azure ML's shell would break the value `{broken}` of `{name}`"
-        yield _problem(path, message, _ALTERNATIVE)
+        is_text = isinstance(value, str)
+        is_broken = is_text and shlex.quote(value) != value
+        if is_broken or isinstance(value, list | dict | None):
+            message = f"Azure ML's shell would break the value `{value}` of `{name}`"
+            yield _problem(path, message, _ALTERNATIVE)
+            return
