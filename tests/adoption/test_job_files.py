@@ -567,7 +567,7 @@ def test_the_steps_of_a_pipeline_that_are_left_out(adopted: Callable[..., ct.Ado
     reasons = {item.path: item.reason.partition(": ")[2] for item in found.differences}
     assert reasons == {
         "jobs.score": "its command is in `./score.yml`; write a job for it: `cloudtrain init`",
-        "jobs.pick": "a job of the type `automl` is not a command job; write a job for it: `cloudtrain init`",
+        "jobs.pick": "it is not a command job; write a job for it: `cloudtrain init`",
     }
 
 

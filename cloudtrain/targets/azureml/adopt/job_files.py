@@ -76,7 +76,7 @@ def originals_in_job_file(data: JsonMapping, folder: str | None) -> list[Origina
         title = "a command job file of Azure ML"
         if is_shown:
             title = "the output of `az ml job show`"
-        original = _original(data, title, folder, {})
+        original = _original(data, title, folder)
     if folder is None or is_shown:
         return [original]
     return [_as_azure_reads(original, data, kind, folder)]
@@ -95,8 +95,7 @@ def _as_azure_reads(original: Original, data: JsonMapping, kind: str, folder: st
     for name, item in mapping(data.get("inputs")).items():
         if isinstance(item, Mapping) and not (item.get("path") or "value" in item):
             absent.append((("inputs", name, "path"), "the service needs the place of the data"))
-    refusals = [*refused(data, kind), *absent]
-    lost = {dotted(path): reason for path, reason in refusals}
+    lost = {dotted(path): reason for path, reason in [*refused(data, kind), *absent]}
     return replace(original, lost={**lost, **original.lost})
 
 
@@ -143,7 +142,8 @@ def _kind_of(data: JsonMapping) -> str | None:
     if is_job and not kind and isinstance(data.get("command"), str):
         return "command"  # as Azure ML's tools do, whatever the name of the schema
     if "azureml" in schema and not (is_job and kind in ("command", "sweep", "pipeline")):
-        return _kind_of_schema(schema.rpartition("/")[2].partition(".")[0])
+        file = schema.rpartition("/")[2].partition(".")[0]
+        return next((kind for kind in (*_KINDS, "sweep", "pipeline") if kind in file), "command")
 
     if kind in ("command", "sweep", "pipeline", *_KINDS):
         signs = {"command", "trial", "jobs", "environment", "compute", "experiment_name"}
@@ -155,25 +155,18 @@ def _kind_of(data: JsonMapping) -> str | None:
     return None
 
 
-def _kind_of_schema(name: str) -> str:
-    """Return the type of object for the file name of a schema; `command` if no other fits."""
-    return next((kind for kind in (*_KINDS, "sweep", "pipeline") if kind in name), "command")
-
-
-def _original(
-    data: JsonMapping, kind: str, folder: str | None, lost: Mapping[str, str]
-) -> Original:
-    """Return a job of `kind` from the fields of a job file. `lost` are the parts that are left out;
-    those that no job does in the same way are added to them."""
+def _original(data: JsonMapping, kind: str, folder: str | None) -> Original:
+    """Return a job of `kind` from the fields of a job file, without the parts that no job does in
+    the same way."""
     data = dict(data)
-    own: dict[str, str] = {}
+    lost: dict[str, str] = {}
     if str(data.get("compute")).lower() in ("local", "azureml:local"):
-        own["compute"] = (
+        lost["compute"] = (
             "`local` is Docker on this machine; `cloudtrain submit --target local` needs no Docker"
         )
         del data["compute"]
     if str(data.get("code")).startswith("git+"):
-        own["code"] = "the code is in a repository: clone it, and name its folder in `source_dir`"
+        lost["code"] = "the code is in a repository: clone it, and name its folder in `source_dir`"
 
     code = data.get("code")
     source = None
@@ -192,7 +185,7 @@ def _original(
         files,
         folder,
         source,
-        lost={**lost, **own},
+        lost=lost,
     )
 
 
@@ -205,23 +198,19 @@ def _sweep(data: JsonMapping, folder: str | None) -> Original:
         raise UsageError("the sweep's trial is defined in another file", hint=hint, code="CT981")
 
     shared = without(data, ("trial", "type", "limits"))
-    job = _original({**shared, **trial}, "a sweep file of Azure ML", folder, {})
+    job = _original({**shared, **trial}, "a sweep file of Azure ML", folder)
     spaces = mapping(data.get("search_space")).items()
-    objective = mapping(data.get("objective"))
-    limits = mapping(data.get("limits"))
     search: JsonObject = {
         "searchSpace": {name: _expression(mapping(item)) for name, item in spaces},
         "samplingAlgorithm": _algorithm(data.get("sampling_algorithm")),
-        "objective": _in_camel_case(objective),
-        "limits": _sweep_limits(limits),
+        "objective": _in_camel_case(mapping(data.get("objective"))),
+        "limits": _sweep_limits(mapping(data.get("limits"))),
     }
     early = mapping(data.get("early_termination"))
     if early:
-        words = str(early.pop("type", "")).split("_")
-        policy = "".join(word[:1].upper() + word[1:] for word in words)
+        policy = camel(f"_{early.pop('type', '')}")
         search["earlyTermination"] = {"policyType": policy, **_in_camel_case(early)}
-    body = job.request["properties"] | search
-    return replace(job, request={"properties": body})
+    return replace(job, request={"properties": job.request["properties"] | search})
 
 
 def _in_camel_case(fields: JsonMapping) -> JsonObject:
@@ -231,8 +220,7 @@ def _in_camel_case(fields: JsonMapping) -> JsonObject:
 def _algorithm(algorithm: object) -> JsonObject:
     """Return a `sampling_algorithm`, which is a name or a mapping, as the API writes it."""
     fields = mapping(algorithm) or {"type": algorithm or "random"}
-    kind = str(fields.pop("type", "")).capitalize()
-    return {"samplingAlgorithmType": kind, **fields}
+    return {"samplingAlgorithmType": str(fields.pop("type", "")).capitalize(), **fields}
 
 
 def _sweep_limits(limits: JsonMapping) -> JsonObject:
@@ -256,20 +244,10 @@ def _steps(data: JsonMapping, folder: str | None) -> Iterator[Original]:
     """Yield the steps of a pipeline file that are commands. Raises `UsageError` if there is
     none."""
     default = mapping(data.get("settings")).get("default_compute")
-    commands: JsonObject = {}
-    components: list[str] = []
-    others: dict[str, str] = {}
-    for name, job in mapping(data.get("jobs")).items():
-        if isinstance(job, Mapping) and "command" in job:
-            commands[name] = job
-            continue
-        others[f"jobs.{name}"] = why_left_out(job)
-        if isinstance(job, Mapping) and "component" in job:
-            components.append(f"`{job['component']}`")
+    commands, others = steps_of(mapping(data.get("jobs")))
     if not commands:
-        names = ", ".join(components[:5]) or "other files"
-        hint = f"write a job file for a step with `cloudtrain init`; its command is in {names}"
         message = "the pipeline's steps are components, not command jobs"
+        hint = "write a job file for a step with `cloudtrain init`; its command is in another file"
         raise UsageError(message, hint=hint, code="CT981")
 
     for name, job in commands.items():
@@ -279,9 +257,8 @@ def _steps(data: JsonMapping, folder: str | None) -> Iterator[Original]:
         if compute:
             step["compute"] = compute
 
-        lost: dict[str, str] = {}
-        refusals = [*refused(job, "step"), *_wrong_places(job, folder or ".")]
-        for path, reason in refusals:
+        lost = dict(others)
+        for path, reason in [*refused(job, "step"), *_wrong_places(job, folder or ".")]:
             lost[dotted(("jobs", name, *path))] = reason
         inputs = mapping(job.get("inputs"))
         for key, value in inputs.items():
@@ -290,23 +267,26 @@ def _steps(data: JsonMapping, folder: str | None) -> Iterator[Original]:
                 lost[f"inputs.{key}"] = "the pipeline gives this input; write a place or a value"
         step["inputs"] = inputs
 
-        # Each step is adopted alone, so each names all steps that are left out.
-        kind = f"the step {name} of a pipeline file of Azure ML"
-        yield _original(step, kind, folder, lost | others)
+        original = _original(step, f"the step {name} of a pipeline file of Azure ML", folder)
+        yield replace(original, lost={**lost, **original.lost})
 
 
-def why_left_out(step: object) -> str:
-    """Say why a step of a pipeline is not adopted, and what to do instead."""
-    fields = mapping(step)
-    component = str(fields.get("component") or fields.get("componentId") or "")
-    if not component:
-        kind = fields.get("type")
-        what = f"a job of the type `{kind}`" if kind else "the step"
-        return f"{what} is not a command job; write a job for it: `cloudtrain init`"
-    return (
-        f"its command is in `{component.removeprefix('file:')}`; write a job for it: "
-        "`cloudtrain init`"
-    )
+def steps_of(jobs: JsonMapping) -> tuple[dict[str, JsonObject], dict[str, str]]:
+    """Return the steps of a pipeline that are commands, and why the others are left out. Each step
+    is adopted alone, so each names all others."""
+    commands: dict[str, JsonObject] = {}
+    lost: dict[str, str] = {}
+    for name, job in jobs.items():
+        step = mapping(job)
+        component = str(step.get("component") or step.get("componentId") or "")
+        why = "it is not a command job"
+        if component:
+            why = f"its command is in `{component.removeprefix('file:')}`"
+        if "command" in step:
+            commands[name] = step
+        else:
+            lost[f"jobs.{name}"] = f"{why}; write a job for it: `cloudtrain init`"
+    return commands, lost
 
 
 def body_of(data: JsonMapping, folder: str | None, files: dict[str, str]) -> JsonObject:
@@ -321,8 +301,7 @@ def body_of(data: JsonMapping, folder: str | None, files: dict[str, str]) -> Jso
     compute = data.get("compute")
     fields["compute"] = None
     if isinstance(compute, str):
-        is_registry = compute.startswith("azureml://")
-        fields["compute"] = compute if is_registry else compute.removeprefix("azureml:")
+        fields["compute"] = re.sub("^azureml:(?!//)", "", compute)
 
     for name, complete in _COMPLETED.items():
         part = complete(mapping(data.get(name)))
@@ -378,19 +357,17 @@ def _environment(fields: object, code: object, folder: str | None, files: dict[s
         import yaml
 
         plain = json.loads(json.dumps(conda))  # without dates, which the reader marks
-        files[CONDA_FILE] = yaml.safe_dump(plain, sort_keys=False)
-        definition["condaFile"] = files[CONDA_FILE]
-        definition["condaPath"] = CONDA_FILE
+        text = yaml.safe_dump(plain, sort_keys=False)
     elif isinstance(conda, str):
-        place = os.path.join(folder or ".", conda.removeprefix("file:"))
-        text = _conda_text(place)
-        definition["condaFile"] = text
-        if code is None:
-            # the job's source folder is then that of its new file, which may be elsewhere
-            files[CONDA_FILE] = text
-            definition["condaPath"] = CONDA_FILE
-        else:
-            definition["condaPath"] = _from_code(conda, code, folder)
+        text = _conda_text(os.path.join(folder or ".", conda.removeprefix("file:")))
+    else:
+        return definition
+
+    definition |= {"condaFile": text, "condaPath": CONDA_FILE}
+    if isinstance(conda, str) and code is not None:
+        definition["condaPath"] = _from_code(conda, code, folder)
+    else:  # without code, the job's source folder is that of its new file, which may be elsewhere
+        files[CONDA_FILE] = text
     return definition
 
 
@@ -480,8 +457,7 @@ _COMPLETED = {
 
 
 def _service(fields: object) -> JsonObject:
-    service = mapping(fields)
-    return without(service, ("endpoint", "status", "error_message"))
+    return without(mapping(fields), ("endpoint", "status", "error_message"))
 
 
 def _input(fields: object) -> object:

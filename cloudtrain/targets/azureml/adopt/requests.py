@@ -21,8 +21,8 @@ from cloudtrain.targets.azureml.adopt.job_files import (
     mapping,
     not_a_command,
     originals_in_job_file,
+    steps_of,
     variable_texts,
-    why_left_out,
     workspace_in,
 )
 from cloudtrain.targets.azureml.adopt.sweeps import (
@@ -140,22 +140,11 @@ def _steps(
     properties: JsonMapping, name: str, settings: JsonMapping, folder: str | None
 ) -> Iterator[Original]:
     """Yield the steps of a pipeline's body that are commands, each as a command job."""
-    jobs = properties.get("jobs") or {}
-    commands: JsonObject = {}
-    lost: dict[str, str] = {}
-    for step, job in jobs.items():
-        if isinstance(job, Mapping) and "command" in job:
-            commands[step] = job
-        else:
-            lost[f"jobs.{step}"] = why_left_out(job)
-
-    pipeline = f"the pipeline {name}" if name else "the pipeline"
+    commands, lost = steps_of(properties.get("jobs") or {})
     for step, job in commands.items():
         # A step names its kind in `type`, a job's body in `jobType`.
-        body = {JOB_TYPE: "Command", **without(job, ("type",))}
-        request = {"properties": body}
-        kind = f"step {step} of {pipeline}"
-        # Each step is adopted alone, so each names all steps that are left out.
+        request = {"properties": {JOB_TYPE: "Command", **without(job, ("type",))}}
+        kind = f"step {step} of the pipeline {name}".rstrip()
         yield Original("azureml", request, step, kind, settings, folder=folder, lost=lost)
 
 
@@ -216,9 +205,8 @@ def _with_search(job: JsonObject, original: Original, searched: JsonMapping) -> 
 
     # The values that the sweep searches are no inputs of the job.
     inputs = without(job.pop("inputs", {}), searched)
-    del job["command"]
     first_fields = {"name": job["name"], "source_dir": job["source_dir"]}
-    fields = {**first_fields, **start, **job, "inputs": inputs}
+    fields = {**first_fields, **start, **without(job, ("command",)), "inputs": inputs}
     return {key: value for key, value in fields.items() if value != {} or key == "spot"}
 
 
@@ -391,10 +379,8 @@ def _compute(compute: object, original: Original) -> str | None:
     if not compute:
         return None
     text = str(compute).removeprefix("azureml:")
-    head, _, name = text.partition("/computes/")
-    workspace = original.settings.get("workspace")
-    is_in_workspace = head.endswith(f"/workspaces/{workspace}")
-    return name if name and is_in_workspace else text
+    start = f"/workspaces/{original.settings.get('workspace')}/computes/"
+    return text.rpartition(start)[2]
 
 
 # The Azure ML part of `cloudtrain adopt`.
@@ -458,10 +444,9 @@ class AzureMLAdopter:
         # `PT1H` and `PT60M` are the same limit.
         limits = body.get("limits") or {}
         for key, value in limits.items():
-            if key.lower().endswith("timeout") and value is not None:
-                seconds = duration_seconds(value)
-                if seconds is not None:
-                    limits[key] = f"PT{seconds}S"
+            seconds = duration_seconds(str(value))
+            if seconds is not None:
+                limits[key] = f"PT{seconds}S"
         return Comparable({"properties": _without_empty(body)}, tuple(changes))
 
     def _environment(
@@ -476,14 +461,10 @@ class AzureMLAdopter:
         `changes`."""
         if isinstance(environment, Mapping):
             if not environment.get("asset_version"):
-                why = (
-                    "cloudtrain names the environment by a hash of its definition; the SDK "
-                    "uses another hash"
-                )
+                why = "cloudtrain names the environment by another hash of its definition"
                 changes.append((ENVIRONMENT, why))
             return {"defined as": _definition(environment)}
-        uploads = plan.uploads if plan else ()
-        for upload in uploads:
+        for upload in plan.uploads if plan else ():
             if upload.destination == environment and upload.content is not None:
                 return {"defined as": _definition(_uploaded(upload, upload.content))}
         text = str(environment or "")

@@ -112,8 +112,7 @@ def sweep_fields(name: str, body: JsonMapping) -> Iterator[tuple[str, Any]]:
     yield "strategy", strategy
     yield "trials", limits["maxTotalTrials"]
     yield "parallel", limits["maxConcurrentTrials"]
-    policy = _policy(body)
-    if policy:
+    if policy := _policy(body):
         yield "stop_early", _stop_early(policy)
     if seed is not None:
         yield "seed", seed
@@ -158,8 +157,8 @@ def _limits(body: JsonMapping) -> JsonObject:
         choices = [space[1][0] for space in body["searchSpace"].values() if space[0] == "choice"]
         total = min(total, prod(map(len, choices)))
     parallel = min(given.get("maxConcurrentTrials", total), total)
-    own = {"maxConcurrentTrials": parallel, "maxTotalTrials": total, "jobLimitsType": "Sweep"}
-    return given | own
+    given |= {"maxConcurrentTrials": parallel, "maxTotalTrials": total, "jobLimitsType": "Sweep"}
+    return given
 
 
 def _policy(body: JsonMapping) -> JsonObject:
