@@ -152,7 +152,7 @@ CASES: dict[str, Case] = {
             fake, "gpu-cluster", provisioningState="Failed",
             provisioningErrors=[{"error": {"code": "Subnet", "message": "the subnet\nis full"}}],
         ),
-        CLUSTER, GPU, "AZ906", "in the state Failed: the subnet is full",
+        CLUSTER, GPU, "AZ906", "in the state Failed",
     ),
     "another type": (lambda fake: None, CLUSTER, SMALL, "AZ907", f"and the job was planned for {SMALL}"),
     "too small a cluster": (
@@ -171,7 +171,7 @@ CASES: dict[str, Case] = {
     ),
     "no environment": (
         lambda fake: fake.assets._versions.pop(("environments", "env", "3")),
-        CLUSTER, GPU, "AZ912", "no environment `env` in the version `3`",
+        CLUSTER, GPU, "AZ912", "no environment `env:3`",
     ),
     "no data": (
         lambda fake: fake.assets._versions.pop(("data", "cifar", "1")), CLUSTER, GPU, "AZ913", "no data `cifar:1`",
@@ -200,9 +200,9 @@ CASES: dict[str, Case] = {
     ),
     "no identity of that id": (
         lambda fake: None, {**CLUSTER, "identity": {"identityType": "Managed", "resourceId": "/subscriptions/s/me"}}, GPU,
-        "AZ915", "no managed identity `me`",
+        "AZ915", "no managed identity `/subscriptions/s/me`",
     ),
-    "no identity": (lambda fake: None, {**CLUSTER, **MANAGED}, GPU, "AZ915", f"with the client id {CLIENT}"),
+    "no identity": (lambda fake: None, {**CLUSTER, **MANAGED}, GPU, "AZ915", f"no managed identity `{CLIENT}`"),
 }  # fmt: skip
 
 

@@ -7,6 +7,7 @@ environment.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -91,23 +92,14 @@ def _read_clouds(answer: Any) -> Iterator[Cloud]:
                 name=item["name"],
                 resource_manager=item["resourceManager"].rstrip("/"),
                 login=item["authentication"]["loginEndpoint"].rstrip("/"),
-                studio=_studio(urlsplit(item["portal"]).netloc),
+                # a rule without a source: `ml.azure.DOMAIN` for a portal at `portal.azure.DOMAIN`
+                studio=f"https://{re.sub('^portal', 'ml', urlsplit(item['portal']).netloc)}",
                 storage=item["suffixes"]["storage"],
             )
         except (KeyError, TypeError, AttributeError) as error:
-            message = "the metadata of a cloud has an unknown form"
-            if isinstance(error, KeyError):
-                message = f"the metadata of a cloud lacks the field {error}"
+            message = f"the metadata of a cloud has an unknown form: {error!r}"
             hint = f"check the address in {METADATA_URL}"
             raise TargetError(message, hint=hint, code="CT917") from None
-
-
-def _studio(portal: str) -> str:
-    """Return the studio's address: `ml.azure.DOMAIN` for a portal at `portal.azure.DOMAIN`, a rule
-    without a source."""
-    if portal.startswith("portal."):
-        return f"https://ml.{portal.removeprefix('portal.')}"
-    return f"https://{portal}"
 
 
 # Get credentials through azure-identity: the first that works, or only the kind in the target's

@@ -98,8 +98,6 @@ def _check_number(noun: str, number: int | None, count: int) -> None:
     """Raise `UsageError` for a number that none of `count` ranks or instances has."""
     if number is not None and number >= count:
         hint = f"the job has the {noun}s 0 to {count - 1}"
-        if count == 1:
-            hint = f"the job has one {noun}, 0"
         raise UsageError(f"the job has no {noun} {number}", hint=hint, code="CT937")
 
 

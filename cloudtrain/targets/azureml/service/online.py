@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -129,9 +130,6 @@ def _list_entries(client: Client, location: str, what: str) -> list[JsonObject]:
 
 _THREADS = 8
 
-_ASSET = ENVIRONMENT
-"""The API version for data and models. It is the one for environments, because azure-ai-ml 1.35.2
-never asks for data or models."""
 
 _CLUSTER = "AmlCompute"
 _INSTANCE = "ComputeInstance"
@@ -189,7 +187,7 @@ def _all_findings(client: Client, question: _Question) -> list[Finding]:
     except CloudtrainError as error:
         return [finding_of("AZ901", error.message, error.hint)]
 
-    checks = [_environment, *_places(question)]
+    checks = list(_places(question))
     findings: list[Finding] = []
     if question.body.is_on_virtual_cluster:
         why = "Azure does not document how to ask for a virtual cluster's"
@@ -252,31 +250,18 @@ def _kind(question: _Question, name: str, properties: JsonMapping) -> Iterator[F
 def _readiness(name: str, properties: JsonMapping) -> Iterator[Finding]:
     """Report a compute that is broken or switched off."""
     state = properties.get("provisioningState")
-    inner = mapping_at(properties, "properties")
     if state in _BROKEN:
         message = f"`{name}` is in the state {state}"
-        for error in [*(properties.get("provisioningErrors") or ()), *(inner.get("errors") or ())]:
-            reason = _message_of(error)
-            if reason:
-                message += f": {reason}"
-                break
         hint = (
             f"`az ml compute show --name {name}` shows the reason; create it again, or name "
             "another one"
         )
         yield finding_of("AZ906", message, hint)
     elif properties.get("computeType") == _INSTANCE:
-        own_state = inner.get("state")
+        own_state = value_at(properties, "properties", "state")
         if own_state not in (None, "Running"):
             message = f"`{name}` is a compute instance that does not run: {own_state}"
             yield finding_of("AZ906", message, f"`az ml compute start --name {name}`")
-
-
-def _message_of(error: JsonMapping) -> str:
-    """Return the message or the code of an error in one line; empty if it has neither."""
-    inner = error.get("error") or error
-    text = str(inner.get("message") or inner.get("code") or "")
-    return " ".join(text.split())
 
 
 def _size(question: _Question, name: str, machines: JsonMapping) -> Iterator[Finding]:
@@ -287,8 +272,7 @@ def _size(question: _Question, name: str, machines: JsonMapping) -> Iterator[Fin
         question.sizes.append(size)
     if size and planned and size.lower() != planned.lower():
         message = f"the machines of `{name}` are {size}, and the job was planned for {planned}"
-        row = instance_named("azureml", size)  # the service writes sizes in capitals
-        hint = f"name the cluster's type (`{row.name if row else size}`), or another cluster"
+        hint = f"name the cluster's type (`{size}`), or another cluster"
         yield finding_of("AZ907", message, hint, _TYPE)
 
     most = value_at(machines, "scaleSettings", "maxNodeCount")
@@ -329,46 +313,20 @@ def _identity(question: _Question, owner: str, identities: Any) -> Iterator[Find
     if identity.get("identityType") != "Managed":
         return
 
-    users = mapping_at(identities, "userAssignedIdentities")
-    client = identity.get("clientId")
-    resource = identity.get("resourceId")
-    message = f"{owner} has no managed identity"
-    if client is not None:
-        ids = [str(value_at(user, "clientId")).lower() for user in users.values()]
-        has_any = client.lower() in ids
-        message += f" with the client id {client}"
-    elif resource is not None:
-        has_any = str(resource).lower() in map(str.lower, users)
-        message += f" `{str(resource).rpartition('/')[2]}`"
-    else:
-        has_any = value_at(identities, "type") not in (None, "", "None")
-    if not has_any:
+    has_it = value_at(identities, "type") not in (None, "", "None")
+    wanted = identity.get("clientId") or identity.get("resourceId")
+    if wanted:
+        known = set[str]()
+        for resource, user in mapping_at(identities, "userAssignedIdentities").items():
+            known |= {resource.lower(), str(value_at(user, "clientId")).lower()}
+        has_it = str(wanted).lower() in known
+    if not has_it:
+        message = f"{owner} has no managed identity `{wanted or 'of its own'}`"
         hint = (
             "assign it, or name another; `managed_identity_client_id` must be a client id, "
             "not an object id"
         )
         yield finding_of("AZ915", message, hint)
-
-
-def _environment(question: _Question) -> Iterator[Finding]:
-    """Report a registered environment that the workspace lacks, or the version of its label."""
-    environment = question.body.environment
-    uploads = {upload.destination for upload in question.plan.uploads}
-    if environment in uploads or not environment.startswith("/subscriptions/"):
-        return  # the submit makes the uploaded ones; the service checks those in registries
-
-    path = ("environment", "azureml")
-    label = parse_label(environment)
-    if label:
-        yield from _meaning(question, label, "AZ912", path)
-        return
-    try:
-        question.client.get(environment, api_version=ENVIRONMENT)
-    except NotThere:
-        name, _, version = environment.rpartition("/environments/")[2].partition("/versions/")
-        message = f"the workspace has no environment `{name}` in the version `{version}`"
-        hint = f"`az ml environment list --name {name}` shows its versions"
-        yield finding_of("AZ912", message, hint, path)
 
 
 def _meaning(question: _Question, label: Labelled, code: str, path: ValuePath) -> Iterator[Finding]:
@@ -387,7 +345,14 @@ def _meaning(question: _Question, label: Labelled, code: str, path: ValuePath) -
 
 
 def _places(question: _Question) -> Iterator[_Check]:
-    """Yield a check for each asset or datastore that the inputs and outputs name."""
+    """Yield a check for a registered environment, and for each asset or datastore that the inputs
+    and outputs name."""
+    environment = question.body.environment
+    uploads = {upload.destination for upload in question.plan.uploads}
+    # the submit makes the uploaded ones; the service checks those in registries
+    if environment not in uploads and environment.startswith("/subscriptions/"):
+        yield partial(_exists, environment, "AZ912", ("environment", "azureml"))
+
     workspace = question.client.place.workspace_id
     things = set[str]()
     for kind, code in (("inputs", "AZ913"), ("outputs", "AZ914")):
@@ -398,46 +363,35 @@ def _places(question: _Question) -> Iterator[_Check]:
                 path: ValuePath = (kind, name, "azureml")
                 if name == "checkpoint":
                     path = ("checkpoint",)
-                yield _exists(thing, code, path)
+                yield partial(_exists, thing, code, path)
 
 
 def _thing(uri: str, workspace: str) -> str | None:
     """Return the id of the asset or datastore in an address; None if it names neither."""
     if uri.startswith("/subscriptions/"):
         return uri
-    try:
+    with suppress(TargetError):
         place = place_of(uri, workspace)
-    except TargetError:
-        return None
-    if not isinstance(place, DatastorePlace):
-        return None
-    return f"{place.workspace}/datastores/{place.name}"
+        if isinstance(place, DatastorePlace):
+            return f"{place.workspace}/datastores/{place.name}"
+    return None
 
 
-def _exists(thing: str, code: str, path: ValuePath) -> _Check:
-    """Return a check that reports a missing `thing` (an id) as `code`."""
+def _exists(thing: str, code: str, path: ValuePath, question: _Question) -> Iterator[Finding]:
+    """Report a missing `thing` (an id) as `code`, or the current version of its label."""
+    label = parse_label(thing)
+    if label:
+        yield from _meaning(question, label, code, path)
+        return
 
-    def look(question: _Question) -> Iterator[Finding]:
-        label = parse_label(thing)
-        if label:
-            yield from _meaning(question, label, code, path)
-            return
-
-        inside = thing.partition("/workspaces/")[2].partition("/")[2]
-        kind, _, name = inside.partition("/")
-        try:
-            question.client.get(thing, api_version=DATASTORE if kind == "datastores" else _ASSET)
-        except NotThere:
-            noun = _NOUNS.get(kind, kind)
-            asset, slash, version = name.partition("/versions/")
-            command = f"az ml {noun} list"
-            if slash:
-                command += f" --name {asset}"
-                name = f"{asset}:{version}"
-            message = f"the workspace has no {noun} `{name}`"
-            yield finding_of(code, message, f"`{command}` shows what there is", path)
-
-    return look
+    inside = thing.partition("/workspaces/")[2].partition("/")[2]
+    kind, _, name = inside.partition("/")
+    try:
+        question.client.get(thing, api_version=DATASTORE if kind == "datastores" else ENVIRONMENT)
+    except NotThere:
+        noun = _NOUNS.get(kind, kind)
+        message = f"the workspace has no {noun} `{name.replace('/versions/', ':')}`"
+        yield finding_of(code, message, f"`az ml {noun} list` shows what there is", path)
 
 
 _NOUNS = {
