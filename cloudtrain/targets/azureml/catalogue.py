@@ -17,7 +17,7 @@ DATA = Path(__file__).with_name("data")
 
 def _explain_unknown(name: str) -> str | None:
     properties = guess(name)
-    return properties and properties.text
+    return None if properties is None else properties.text
 
 
 TABLE = InstanceTable(
@@ -122,11 +122,9 @@ def guess(name: str) -> Guess | None:
     if match is None:
         return None
     has_infiniband = "r" in match["features"].casefold()
-    reason = "`r` among the letters after its number"
-    if has_infiniband:
-        text = f"by its name, `{name}` has InfiniBand ({reason}); that is a guess"
-    else:
-        text = f"by its name, `{name}` has no InfiniBand (no {reason}); that is a guess"
+    no = "" if has_infiniband else "no "
+    reason = f"{no}`r` among the letters after its number"
+    text = f"by its name, `{name}` has {no}InfiniBand ({reason}); that is a guess"
 
     version = re.search(_VERSION, name)
     is_old = version is None or int(version[1]) < 3

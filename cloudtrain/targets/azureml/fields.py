@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
+from operator import mul
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cloudtrain.documents import JsonMapping as JsonMapping
@@ -64,11 +65,11 @@ def duration_text(seconds: int) -> str:
     days, hour = divmod(hours, 24)
 
     date = f"{days}D" if days else ""
-    time = ""
+    text = f"P{date}T"
     for number, unit in ((hour, "H"), (minute, "M"), (second, "S")):
         if number:
-            time += f"{number}{unit}"
-    return f"P{date}T{time}" if time else f"P{date}"
+            text += f"{number}{unit}"
+    return text.removesuffix("T")
 
 
 def duration_seconds(text: str) -> int | None:
@@ -76,10 +77,8 @@ def duration_seconds(text: str) -> int | None:
     match = re.fullmatch(_DURATION, text)
     if match is None:
         return None
-    total = 0
-    for number, unit in zip(match.groups(default="0"), _UNITS, strict=True):
-        total += int(number) * unit
-    return total
+    numbers = map(int, match.groups(default="0"))
+    return sum(map(mul, numbers, _UNITS))
 
 
 def _seconds(value: object) -> int:
@@ -207,16 +206,10 @@ def _names(table: Mapping[Any, str], synonyms: Mapping[str, str] = {}) -> Codec:
     return Codec(codec.decode, encode)
 
 
-_LATEST = "/labels/latest"
-
-
 def _label(value: object) -> str:
     """Shorten an id with the label `latest` to `mine@latest`."""
     text: str = TEXT.decode(value)
-    if text.startswith("/subscriptions/") and text.endswith(_LATEST):
-        name = text.removesuffix(_LATEST).rpartition("/")[2]
-        return f"{name}@latest"
-    return text
+    return re.sub(r"^/subscriptions/.*/(.*)/labels/latest$", r"\1@latest", text)
 
 
 def _is_id(value: object) -> bool:
@@ -252,7 +245,7 @@ _SDK_INPUT_MODES = _names(MODES, _MODES_IN_FILES)
 _SDK_OUTPUT_MODES = _names(
     {"ReadWriteMount": "rw_mount", "Upload": "upload", "Direct": "direct"}, _MODES_IN_FILES
 )
-_KIND_OF_DATA = words({name: name for name in (*_DATA, LITERAL)})
+_KIND_OF_DATA = only(lambda kind: kind in (*_DATA, LITERAL))
 
 # Conditions of effects.
 
@@ -286,6 +279,10 @@ _IN_COMMAND = (
 _IN_ENVIRONMENT = (
     "azureml", "framework", "version", "conda_file", "build", "dockerfile", "asset_name",
     "asset_version", "description", "tags",
+)  # fmt: skip
+_IN_VARIABLES = (
+    "distribution.options", "checkpoint.keep", "stop_when_stalled", "tracking.wandb",
+    "tracking.tensorboard",
 )  # fmt: skip
 _OF_SMP = ("mpi_options", "version", "parameters")
 """Fields that share what the request has there, or what reports them."""
@@ -469,11 +466,7 @@ FIELDS: tuple[Field, ...] = (
     Field("checkpoint", "outputs.checkpoint", codec=None),
     Field("checkpoint.azureml", "outputs.checkpoint", codec=None),
     Field("environment.variables.*", f"{VARIABLES}.*", "environment_variables.*", None),
-    Field("distribution.options", VARIABLES, codec=None),
-    Field("checkpoint.keep", VARIABLES, codec=None),
-    Field("stop_when_stalled", VARIABLES, codec=None),
-    Field("tracking.wandb", VARIABLES, codec=None),
-    Field("tracking.tensorboard", VARIABLES, codec=None),
+    *(Field(name, VARIABLES, codec=None) for name in _IN_VARIABLES),
     Field("", "properties.*", "properties.*", tool=TEXT),
     Field("tags.*", "tags.*", "tags.*", TEXT, tool=TEXT),
     Field("", ARCHIVED),
@@ -747,17 +740,13 @@ def _part(path: str) -> Codec:
             rows[key] = _Row(field.word.split(".")[depth], codec)
 
     if "*" in rows:
-        return only(_is_not_empty, each(rows["*"].codec))
+        # azure-ai-ml would leave an empty mapping out
+        return only(lambda value: value != {}, each(rows["*"].codec))
     record = _Record(path, rows)
     codec = Codec(record.decode, record.encode)
     if path in _EXTENSIONS:
         codec = _EXTENSIONS[path](codec)
     return codec
-
-
-def _is_not_empty(value: object) -> bool:
-    """azure-ai-ml would leave an empty mapping out."""
-    return bool(value != {})
 
 
 class _Row(NamedTuple):

@@ -20,6 +20,7 @@ from shlex import quote
 from cloudtrain.documents import JsonMapping
 from cloudtrain.job.data import find_references
 from cloudtrain.plans.processes import Alike, Process, Processes
+from cloudtrain.rules.engine import text_at
 from cloudtrain.targets.azureml.reading import Body
 
 # The paths of inputs and outputs on an instance, and the command line with these paths filled in.
@@ -35,7 +36,9 @@ _FILE_NAME = r"/paths/(?:.*/)?([^/]+)$|^(?!azureml:)\w+://.*/([^/?]+)(?:\?.*)?$"
 def local_paths(body: Body, data: str) -> dict[str, str]:
     """Map `inputs.NAME` and `outputs.NAME` to the texts that replace them in the command: a path in
     the folder `data`; for a literal input, its value."""
-    paths = {f"inputs.{name}": _input_text(name, item, data) for name, item in body.inputs.items()}
+    paths = {}
+    for name, item in body.inputs.items():
+        paths[f"inputs.{name}"] = _input_text(name, item, data)
     for name in body.outputs:
         paths[f"outputs.{name}"] = f"{data}/{name}"
     return paths
@@ -62,12 +65,8 @@ def _input_text(name: str, item: JsonMapping, data: str) -> str:
     if is_literal(item):
         return str(item.get("value", ""))
     folder = f"{data}/INPUT_{name}"
-    uri = item.get("uri")
-    if item.get("jobInputType") != "uri_file" or not isinstance(uri, str):
-        return folder
-
-    match = re.search(_FILE_NAME, uri)
-    if match is None:
+    match = re.search(_FILE_NAME, text_at(item, "uri"))
+    if item.get("jobInputType") != "uri_file" or match is None:
         return folder
     return f"{folder}/{match[1] or match[2]}"
 
@@ -81,16 +80,16 @@ def fill_command(body: Body, paths: Mapping[str, str]) -> str:
 
     parts = []
     end = 0
-    quotes = _Quotes()
+    open_quote = ""
     for reference in find_references(command):
         value = paths.get(reference.inner)
         if value is None:
             continue
         between = command[end : reference.start]
-        quotes.pass_over(between)
-        is_plain = reference.inner in literals
-        parts += [between, value if is_plain else _quote_for(value, quotes.is_open)]
-        quotes.pass_over(reference.text)
+        open_quote = _open_quote(open_quote + between)
+        if reference.inner not in literals:
+            value = _quote_for(value, open_quote)
+        parts += [between, value]
         end = reference.end
     return "".join([*parts, command[end:]])
 
@@ -104,23 +103,14 @@ def _quote_for(text: str, around: str) -> str:
     return quote(text)
 
 
-class _Quotes:
-    """The quote that is open at the end of the shell text read so far: `'`, `"` or nothing."""
+_CLOSED = r"""(?s)\\.|'[^']*'|"(?:\\.|[^"\\])*\""""
+"""Matches an escaped character, or a text with the quotes around it."""
 
-    def __init__(self) -> None:
-        self.is_open = ""
-        self._escaped = False
 
-    def pass_over(self, text: str) -> None:
-        for character in text:
-            if self._escaped:
-                self._escaped = False
-            elif character == "\\" and self.is_open != "'":
-                self._escaped = True
-            elif character == self.is_open:
-                self.is_open = ""
-            elif character in "'\"" and not self.is_open:
-                self.is_open = character
+def _open_quote(text: str) -> str:
+    """Return the quote that is open at the end of a shell text: `'`, `"` or nothing."""
+    match = re.search("['\"]", re.sub(_CLOSED, "", text))
+    return match[0] if match else ""
 
 
 # The addresses of a job's instances and the paths of its data and code, on the service or in an
@@ -264,28 +254,23 @@ def _pytorch(body: Body, layout: JobLayout) -> Iterator[Alike]:
     """The service starts the processes itself, without torchrun, so variables that only torchrun
     sets are missing."""
     address, port = layout.endpoint(0, MASTER_PORT)
-    count = body.processes_per_instance
 
-    def process(rank: int) -> Process:
-        instance, local = divmod(rank, count)
-        env = {
-            "AZUREML_PROCESS_NAME": f"rank_{rank}",
+    def variables(rank: int, instance: int, local: int) -> dict[str, str]:
+        return {
             "LOCAL_RANK": str(local),
             "MASTER_ADDR": address,
             "MASTER_PORT": port,
             "NODE_RANK": str(instance),
             "RANK": str(rank),
-            "WORLD_SIZE": str(len(layout.hosts) * count),
+            "WORLD_SIZE": str(body.ranks),
         }
-        return Process(instance, "rank", (), env, rank, local)
 
-    yield Alike("rank", _on_each(layout, count), process)
+    return _on_each(body, variables)
 
 
 def _mpi(body: Body, layout: JobLayout) -> Iterator[Alike]:
     """MASTER_ADDR, RANK and WORLD_SIZE are not set for the processes of the service's mpirun."""
-    count = body.processes_per_instance
-    world = len(layout.hosts) * count
+    world = str(body.ranks)
     master = {"AZ_BATCHAI_MPI_MASTER_NODE": "localhost"}
     if layout.is_multi:
         master = {
@@ -293,62 +278,48 @@ def _mpi(body: Body, layout: JobLayout) -> Iterator[Alike]:
             "AZ_BATCH_MASTER_NODE": ":".join(layout.endpoint(0, BATCH_PORT)),
         }
 
-    def process(rank: int) -> Process:
-        instance, local = divmod(rank, count)
-        env = {
+    def variables(rank: int, _: int, local: int) -> dict[str, str]:
+        return {
             **master,
-            "AZUREML_PROCESS_NAME": f"rank_{rank}",
             "OMPI_COMM_WORLD_LOCAL_RANK": str(local),
-            "OMPI_COMM_WORLD_LOCAL_SIZE": str(count),
+            "OMPI_COMM_WORLD_LOCAL_SIZE": str(body.processes_per_instance),
             "OMPI_COMM_WORLD_RANK": str(rank),
-            "OMPI_COMM_WORLD_SIZE": str(world),
-            "OMPI_UNIVERSE_SIZE": str(world),
+            "OMPI_COMM_WORLD_SIZE": world,
+            "OMPI_UNIVERSE_SIZE": world,
         }
-        return Process(instance, "rank", (), env, rank, local)
 
-    yield Alike("rank", _on_each(layout, count), process)
+    return _on_each(body, variables)
 
 
 def _tensorflow(body: Body, layout: JobLayout) -> Iterator[Alike]:
     """Parameter servers come first. The AZUREML_PROCESS_NAME of TensorFlow's processes is
     unknown."""
     all_tasks = tasks(body)
-    servers = tuple(task for task in all_tasks if task.kind == "ps")
-    workers = tuple(task for task in all_tasks if task.kind == "worker")
     cluster = cluster_text(all_tasks, layout)
 
-    def group(kind: str, members: tuple[Task, ...], first_rank: int) -> Alike:
+    def group(kind: str, first_rank: int) -> Alike:
+        members = [task for task in all_tasks if task.kind == kind]
+
         def process(number: int) -> Process:
             task = members[number]
             own = json.dumps({"type": kind, "index": task.index})
-            config = f'{{"cluster": {cluster}, "task": {own}, "environment": "cloud"}}'
-            env = {"TF_CONFIG": config}
+            env = {"TF_CONFIG": f'{{"cluster": {cluster}, "task": {own}, "environment": "cloud"}}'}
             rank = first_rank + task.index
             return Process(task.instance, kind, (), env, rank, task.local_rank)
 
         places = tuple((task.instance, 1) for task in members)
         return Alike(kind, places, process)
 
-    yield group("ps", servers, len(workers))
-    yield group("worker", workers, 0)
+    yield group("ps", body.workers)
+    yield group("worker", 0)
 
 
 def _one_process(_: Body, __: JobLayout) -> Iterator[Alike]:
     """Without a distribution, the first instance starts one process. Azure does not document what
     the others do."""
 
-    def process(_: int) -> Process:
-        return Process(
-            instance=0,
-            role="process",
-            argv=(),
-            env={"AZUREML_PROCESS_NAME": "main"},
-            rank=0,
-            local_rank=0,
-        )
-
-    on_the_first = ((0, 1),)
-    yield Alike("process", on_the_first, process)
+    env = {"AZUREML_PROCESS_NAME": "main"}
+    yield Alike.listed([Process(0, "process", (), env, rank=0, local_rank=0)])
 
 
 _STARTS: dict[str, Callable[[Body, JobLayout], Iterator[Alike]]] = {
@@ -361,9 +332,17 @@ _STARTS: dict[str, Callable[[Body, JobLayout], Iterator[Alike]]] = {
 an argv."""
 
 
-def _on_each(layout: JobLayout, count: int) -> tuple[tuple[int, int], ...]:
-    """Return pairs of an instance and the number of its processes."""
-    return tuple((instance, count) for instance in range(len(layout.hosts)))
+def _on_each(body: Body, variables: Callable[[int, int, int], dict[str, str]]) -> Iterator[Alike]:
+    """Yield the ranks of all instances, each with the variables for its rank, its instance and its
+    rank on the instance."""
+    count = body.processes_per_instance
+
+    def process(rank: int) -> Process:
+        instance, local = divmod(rank, count)
+        env = {"AZUREML_PROCESS_NAME": f"rank_{rank}", **variables(rank, instance, local)}
+        return Process(instance, "rank", (), env, rank, local)
+
+    yield Alike("rank", tuple((instance, count) for instance in range(body.instances)), process)
 
 
 # The environment variables that the processes of all distributions have.

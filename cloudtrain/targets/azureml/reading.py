@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar, TypeGuard
+from typing import ClassVar
 from urllib.parse import unquote
 
 from cloudtrain.job.data import Checkpoint
@@ -341,12 +341,9 @@ class AzureMLReading(Reading):
     def environment_name(self) -> str:
         """For messages: the image, or else the name in the id, such as
         `acpt-pytorch-2.8-cuda12.6`."""
-        if self.image:
-            return self.image
-        parts = self.body.text(ENVIRONMENT).split("/")
-        if "environments" in parts[:-1]:
-            return parts[parts.index("environments") + 1]
-        return parts[-1]
+        environment = self.body.text(ENVIRONMENT)
+        match = re.search("/environments/([^/]+)", environment)
+        return self.image or (match[1] if match else environment.rpartition("/")[2])
 
     @property
     def environment_path(self) -> ValuePath:
@@ -458,29 +455,23 @@ class AzureMLReading(Reading):
 
     @cached_property
     def places(self) -> Sequence[DataPlace]:
-        return list(self._places())
+        places: list[DataPlace] = []
 
-    def _places(self) -> Iterator[DataPlace]:
-        for name, item in self.body.inputs.items():
-            uri = item.get("uri")
-            if _is_address(uri) and item.get("jobInputType") != LITERAL:
+        def add(kind: str, name: str, item: JsonMapping, *field: str) -> None:
+            uri = text_at(item, "uri")
+            if uri and not uri.startswith("/"):  # else it is the id of an asset
                 parts = split_azure_uri(uri, self.account)
-                yield data_place("input", name, uri, parts, ("inputs", name, self.target))
+                places.append(data_place(kind, name, uri, parts, (*field, self.target)))
 
+        for name, item in self.body.inputs.items():
+            if item.get("jobInputType") != LITERAL:
+                add("input", name, item, "inputs", name)
         for name, item in self.body.outputs.items():
-            uri = item.get("uri")
-            if not _is_address(uri):
-                continue
-            parts = split_azure_uri(uri, self.account)
             if name == "checkpoint" and self.job.checkpoint is not None:
-                yield data_place("checkpoint", name, uri, parts, ("checkpoint", self.target))
+                add("checkpoint", name, item, "checkpoint")
             else:
-                yield data_place("output", name, uri, parts, ("outputs", name, self.target))
-
-
-def _is_address(uri: object) -> TypeGuard[str]:
-    """Return whether a value is the address of data, not the id of an asset."""
-    return isinstance(uri, str) and not uri.startswith("/")
+                add("output", name, item, "outputs", name)
+        return places
 
 
 def read(subject: Subject) -> AzureMLReading:

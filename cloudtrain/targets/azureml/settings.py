@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 from urllib.parse import quote, unquote
@@ -46,29 +47,22 @@ class Service(Model):
     """`tensor_board`: the folder with its events, such as `outputs/runs`."""
 
 
+Event = Literal["completed", "failed", "cancelled"]
+"""What happens to a job."""
+
+
 class Notifications(Model):
     """Emails that the service sends about a job."""
 
     emails: tuple[str, ...] = Field(min_length=1)
     """The addresses that get the emails."""
-    on: tuple[Literal["completed", "failed", "cancelled"], ...] = (
-        "completed",
-        "failed",
-        "cancelled",
-    )
+    on: tuple[Event, ...] = ("completed", "failed", "cancelled")
     """The events that cause an email. Default: all three."""
 
     if TYPE_CHECKING:
 
         def __init__(
-            self,
-            *,
-            emails: Texts,
-            on: tuple[Literal["completed", "failed", "cancelled"], ...] = (
-                "completed",
-                "failed",
-                "cancelled",
-            ),
+            self, *, emails: Texts, on: tuple[Event, ...] = ("completed", "failed", "cancelled")
         ) -> None: ...
 
 
@@ -286,9 +280,7 @@ def account_of(target: AzureML, environ: Mapping[str, str], folder: Path) -> Azu
         if _agree(values, config):
             files = (str(file),)
             # The trusted content counts: the file may have changed since the first look.
-            config = _workspace_in(read_trusted(file))
-        if _agree(values, config):
-            values = config | values
+            values = _workspace_in(read_trusted(file)) | values
 
     defaults = _defaults_of_az(environ)
     if _agree(values, defaults):
@@ -316,17 +308,10 @@ def _config(folder: Path) -> tuple[Path, dict[str, str]] | None:
     or from an unrelated program, so the caller decides whether to use it."""
     for place in (folder, *folder.parents):
         for file in (place / ".azureml" / "config.json", place / "config.json"):
-            if file.is_file() and (names := _workspace_in(_bytes_of(file))):
-                return file, names
+            with suppress(OSError):
+                if names := _workspace_in(read_bytes(file, _LONGEST)):
+                    return file, names
     return None
-
-
-def _bytes_of(file: Path) -> bytes:
-    """Return the content of a file; empty if it cannot be read or is too long."""
-    try:
-        return read_bytes(file, _LONGEST)
-    except OSError:
-        return b""
 
 
 def _workspace_in(content: bytes) -> dict[str, str]:

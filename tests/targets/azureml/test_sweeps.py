@@ -131,8 +131,8 @@ def test_a_metric_that_is_never_reported_or_no_number(fake: FakeAzure, submitted
     fake.jobs.add_trial(submitted.name, {"lr": 0.1}, loss=1.0).end("Completed")
     fake.jobs.add_trial(submitted.name, {"lr": 0.2}, acc=math.nan).end("Completed")
     assert [item.reason for item in submitted.trials()] == [
-        "the script never reported `acc`",
-        "the last `acc` that the script reported is nan",
+        "the script reported no `acc`, or ended with one that is no number",
+        "the script reported no `acc`, or ended with one that is no number",
     ]
     assert submitted.best is None
     assert run_command(["download", submitted.name]) == 2

@@ -115,7 +115,10 @@ def _from_body(
     if body.get(VARIABLES):
         body[VARIABLES] = variable_texts(body[VARIABLES])
     if is_answer:
-        _remove_added(body)
+        for field, is_added in _ADDED.items():
+            values = mapping(body.get(field))
+            own = {key: value for key, value in values.items() if not is_added(key, value)}
+            body[field] = own or None
 
     title = "the body of a command job"
     if kind == "sweep":
@@ -124,16 +127,6 @@ def _from_body(
         title = "what the service says of a command job"
     original = Original("azureml", {"properties": body}, name, title, settings, folder=folder)
     yield with_search(original)
-
-
-def _remove_added(body: JsonObject) -> None:
-    """Remove what the service adds to the fields of a body. A field of nothing else becomes
-    None."""
-    for field, is_added in _ADDED.items():
-        values = body.get(field)
-        if isinstance(values, Mapping):
-            own = {key: value for key, value in values.items() if not is_added(key, value)}
-            body[field] = own or None
 
 
 def _steps(
@@ -172,9 +165,12 @@ def drafts_of(original: Original) -> Iterator[Draft]:
     if variables := variable_texts(body.mapping(VARIABLES)):
         environment["variables"] = variables
     inputs = body.mapping("inputs")
+    resources = found.get("resources", {})
+    if body.instance_type:
+        resources["instance_type"] = {"azureml": body.instance_type}
     optional = {
         "distribution": _distribution(body, found.get("distribution", {}), comments),
-        "resources": _resources(body, found.get("resources", {})),
+        "resources": pick(resources, ("instance_count", "instance_type", "shm_size")),
         "environment": environment,
         "inputs": {key: _input(mapping(item)) for key, item in inputs.items()},
         "outputs": _outputs(body, found.get("outputs", {})),
@@ -251,12 +247,6 @@ def _distribution(body: Body, found: JsonMapping, comments: dict[ValuePath, str]
     if body.kind == "Ray":
         return {"type": "ray", **found}
     return {}
-
-
-def _resources(body: Body, found: JsonObject) -> JsonObject:
-    if body.instance_type:
-        found["instance_type"] = {"azureml": body.instance_type}
-    return pick(found, ("instance_count", "instance_type", "shm_size"))
 
 
 def _environment(environment: object) -> JsonObject:

@@ -16,6 +16,7 @@ from cloudtrain.machines.choose import MachineGroup, Machines
 from cloudtrain.machines.spending import Spending, Use
 from cloudtrain.plans.plan import CompileContext, Plan, Upload
 from cloudtrain.plans.processes import Processes
+from cloudtrain.rules.engine import value_at
 from cloudtrain.targets.azureml.compile.places import (
     ChosenEnvironment,
     command_of,
@@ -97,9 +98,9 @@ def _pairs(words: list[str]) -> Iterator[tuple[str, str]]:
             if equals:  # without a value it forwards a variable, but every process has all of them
                 yield name, value
         elif word in ("-mca", "--mca"):
-            setting = next(rest, None)
+            setting = next(rest, "")
             text = next(rest, None)
-            if setting is None or text is None:
+            if text is None:
                 raise ValueError(f"`{word}` needs a name and a value")
             yield f"OMPI_MCA_{setting}", text
         else:
@@ -143,8 +144,9 @@ def network_variables(job: TrainingJob, machines: MachineGroup, environment: str
         return variables
     if not row.gpus or row.interconnect != "rdma":
         return variables
-    left_out = _OF_MPI if isinstance(job.distribution, MPI) else ()
-    variables |= without(INFINIBAND, left_out)
+    variables |= INFINIBAND
+    if isinstance(job.distribution, MPI):
+        variables = without(variables, _OF_MPI)
     if row.family in _TOPOLOGY_FAMILIES and "/environments/acpt-" in environment:
         variables["NCCL_TOPO_FILE"] = TOPOLOGY
     return variables
@@ -199,9 +201,13 @@ def request_of(parts: Parts, problems: Problems) -> JsonObject:
     body["resources"] = _resources(parts, body.get("resources", {}))
     if "limits" in body:
         body["limits"] = {"jobLimitsType": "Command", **body["limits"]}
-    queue = body.get(QUEUE, {})
-    body[QUEUE] = problems.collect_from(lambda: _queue(parts, queue), None)
-    body["identity"] = _identity(target, body.get("identity", {}))
+    if job.spot is not None:
+        spot_problems = list(_spot_problems(target))
+        problems += spot_problems
+        if not spot_problems:
+            body[QUEUE] = {"jobTier": "Spot", **body.get(QUEUE, {})}
+    if "identity" in body and target.identity is None:  # only a managed identity has ids
+        body["identity"] = {"identityType": IDENTITIES.encode("managed"), **body["identity"]}
     if target.notifications is not None:
         events = EVENTS.encode(target.notifications.on)
         body[NOTIFICATIONS] = {"emailOn": events, **body[NOTIFICATIONS]}
@@ -232,18 +238,8 @@ def _resources(parts: Parts, chosen: JsonObject) -> JsonObject | None:
     return {"instanceCount": resources.instance_count, "properties": {}, **chosen}
 
 
-def _queue(parts: Parts, chosen: JsonObject) -> JsonObject | None:
-    """Return the body's `queueSettings`, `chosen` included; None without any. Raises `JobError` for
-    a job that cannot have spot capacity."""
-    if parts.job.spot is None:
-        return chosen or None
-    problems = list(_spot_problems(parts.target))
-    if problems:
-        raise JobError(problems)
-    return {"jobTier": "Spot", **chosen}
-
-
 def _spot_problems(target: AzureML) -> Iterator[Problem]:
+    """Yield why a job cannot have spot capacity."""
     compute = target.compute
     if compute is not None and is_cluster(compute) and not is_virtual_cluster(compute):
         message = (
@@ -255,14 +251,6 @@ def _spot_problems(target: AzureML) -> Iterator[Problem]:
     if target.job_tier is not None:
         message = f"`spot` is a tier of its own, so `job_tier: {target.job_tier}` contradicts it"
         yield Problem(("spot",), message, "remove one of them", code="CT018")
-
-
-def _identity(target: AzureML, chosen: JsonObject) -> JsonObject | None:
-    """Return the body's `identity`, `chosen` included; None without one. Only a managed identity
-    has ids, so they imply it."""
-    if chosen and target.identity is None:
-        chosen = {"identityType": IDENTITIES.encode("managed"), **chosen}
-    return chosen or None
 
 
 def _variables(parts: Parts, problems: Problems) -> dict[str, str]:
@@ -353,9 +341,8 @@ def _environment(parts: Parts, body: Body) -> str:
 
     if upload.folder is not None:
         return f"built from {upload.folder}/{environment.dockerfile or 'Dockerfile'}{registered}"
-    text = "made of"
-    if environment.image is not None:
-        text = f"made of {environment.image.of('azureml')}"
+    assert environment.image is not None, "it is made of an image or a folder"
+    text = f"made of {environment.image.of('azureml')}"
     if environment.conda_file is not None:
         text = f"{text} with {environment.conda_file}"
     return f"{text}{registered}"
@@ -449,11 +436,10 @@ def overridden(
             mark = f"${{{{search_space.{name}}}}}"
             properties["command"] = properties["command"].replace(mark, hyperparameter_text(value))
 
-    body = {**request, "properties": properties}
-    problems = [*_shape_problems(request["properties"], properties), *_count_problems(body)]
+    problems = [*_shape_problems(request["properties"], properties), *_count_problems(properties)]
     if problems:
         raise JobError(problems)
-    return body
+    return {**request, "properties": properties}
 
 
 def _shape_problems(written: JsonMapping, properties: JsonMapping) -> Iterator[Problem]:
@@ -467,10 +453,9 @@ def _shape_problems(written: JsonMapping, properties: JsonMapping) -> Iterator[P
             yield Problem((OVERRIDES, name), message, hint, code="CT035")
 
 
-def _count_problems(request: JsonMapping) -> Iterator[Problem]:
-    body = Body(request)
+def _count_problems(properties: JsonMapping) -> Iterator[Problem]:
     for section, name in _COUNTS:
-        count = body.mapping(section).get(name)
+        count = value_at(properties, section, name)
         if isinstance(count, int) and count > MAX_COUNT:  # such as `instanceCount: 100000`
             path = (OVERRIDES, section, name)
             message = f"`{name}` must be at most {MAX_COUNT}, not `{count}`"
@@ -497,8 +482,10 @@ def _uploads(parts: Parts, body: Body) -> list[Upload]:
     """Uploads that the overrides have replaced are left out."""
     bundle = parts.context.bundle
     code = code_id(parts.account.workspace_id, bundle.sha256)
-    uploads = [Upload("code", bundle.sha256, code, bundle.size, bundle.file_count)]
-    if parts.environment.upload is not None:
-        uploads.append(parts.environment.upload)
-    ids = (body.code, body.environment)
-    return [upload for upload in uploads if upload.destination in ids]
+    environment = parts.environment.upload
+    uploads = []
+    if body.code == code:
+        uploads.append(Upload("code", bundle.sha256, code, bundle.size, bundle.file_count))
+    if environment is not None and body.environment == environment.destination:
+        uploads.append(environment)
+    return uploads

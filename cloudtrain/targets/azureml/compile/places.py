@@ -223,7 +223,15 @@ def environment_of(job: TrainingJob, context: CompileContext) -> ChosenEnvironme
     reference = environment.of("azureml")
     if reference is not None:
         _refuse_names(environment)
-        return ChosenEnvironment(_registered_id(reference, context.account.workspace_id))
+        asset = asset_id(context.account.workspace_id, reference, "environments")
+        if asset is None:
+            message = f"`{reference}` names no version of an environment"
+            hint = (
+                "write `azureml:NAME:VERSION`, or `azureml:NAME@latest` for the newest; `az ml "
+                "environment list -n NAME` lists the versions"
+            )
+            raise _wrong("azureml", message, hint)
+        return ChosenEnvironment(asset)
 
     if environment.build is not None:
         if image is not None or environment.conda_file is not None:
@@ -250,19 +258,6 @@ def environment_of(job: TrainingJob, context: CompileContext) -> ChosenEnvironme
         raise _wrong("framework", message, hint)
     _refuse_names(environment)
     return ChosenEnvironment(_curated_id(environment.framework, environment.version))
-
-
-def _registered_id(reference: str, workspace_id: str) -> str:
-    """Return the id of an existing environment. Raises `JobError` for any other text."""
-    asset = asset_id(workspace_id, reference, "environments")
-    if asset is not None:
-        return asset
-    message = f"`{reference}` names no version of an environment"
-    hint = (
-        "write `azureml:NAME:VERSION`, or `azureml:NAME@latest` for the newest; `az ml environment "
-        "list -n NAME` lists the versions"
-    )
-    raise _wrong("azureml", message, hint)
 
 
 ASSET_FIELDS = ("asset_name", "asset_version", "description", "tags")
@@ -373,17 +368,13 @@ def _curated_id(framework: str, version: str | None) -> str:
         return environment.id
 
     versions = [row.version for row in CURATED if row.framework == framework]
+    by_id = "name any environment by id: `azureml: azureml://registries/azureml/environments/...`"
     if not versions:
         message = f"Azure ML has no curated environment for `{framework}`"
-        hint = (
-            "name one: `azureml: azureml:NAME:VERSION`, or use `framework: pytorch` with "
-            "`requirements`"
-        )
+        hint = f"use `framework: pytorch` with `requirements`, or {by_id}"
         raise _wrong("framework", message, hint)
     message = f"no curated environment of `{framework}` {version} is known"
-    hint = did_you_mean(version or "", versions) or f"use `{versions[0]}`"
-    by_id = "name any environment by id: `azureml: azureml://registries/azureml/environments/...`"
-    raise _wrong("version", message, f"{hint}, or {by_id}")
+    raise _wrong("version", message, f"{did_you_mean(version or '', versions)}, or {by_id}")
 
 
 def _wrong(field: str, message: str, hint: str) -> JobError:

@@ -51,8 +51,7 @@ def compile_azureml_sweep(sweep: Sweep, target: AzureML, context: CompileContext
     # A reference would be quoted in the command, so each value has a mark until the body is made.
     names = enumerate(sweep.space.ranges)
     marks = {name: f"CLOUDTRAIN{index}SEARCH" for index, name in names}
-    plan = compile_azureml(sweep.trial_job(marks), target, context)
-    properties = plan.request["properties"]
+    properties = compile_azureml(sweep.trial_job(marks), target, context).request["properties"]
 
     problems = [*_cannot(sweep), *_cannot_share(properties)]
     for name, item in sweep.space.ranges.items():
@@ -84,6 +83,10 @@ def _body(sweep: Sweep, job: JsonMapping, marks: Mapping[str, str]) -> JsonObjec
     if "timeout" in job.get("limits", {}):
         limits["trialTimeout"] = job["limits"]["timeout"]
 
+    algorithm: JsonObject = {"samplingAlgorithmType": sweep.strategy.capitalize()}
+    if sweep.strategy == "random" and sweep.seed is not None:
+        algorithm |= {"rule": "random", "seed": sweep.seed}
+
     body = without(job, (*_TRIAL, *_DROPPED, "limits"))
     body[JOB_TYPE] = "Sweep"
     if body[EXPERIMENT] == sweep.job.name:
@@ -91,7 +94,7 @@ def _body(sweep: Sweep, job: JsonMapping, marks: Mapping[str, str]) -> JsonObjec
     ranges = sweep.space.ranges.items()
     body |= {
         "searchSpace": {name: _expression(item) for name, item in ranges},
-        "samplingAlgorithm": _algorithm(sweep),
+        "samplingAlgorithm": algorithm,
         "objective": {"goal": sweep.objective.goal, "primaryMetric": sweep.objective.metric},
         "limits": limits,
         "trial": trial,
@@ -109,13 +112,6 @@ def _expression(item: Range) -> list[Any]:
     if item.kind == "log":
         return ["loguniform", [log(low), log(high)]]
     return ["uniform", [low, high]]
-
-
-def _algorithm(sweep: Sweep) -> JsonObject:
-    algorithm: JsonObject = {"samplingAlgorithmType": sweep.strategy.capitalize()}
-    if sweep.strategy == "random" and sweep.seed is not None:
-        algorithm |= {"rule": "random", "seed": sweep.seed}
-    return algorithm
 
 
 def _early_termination(sweep: Sweep) -> JsonObject | None:
@@ -141,40 +137,38 @@ def _notes(sweep: Sweep) -> Iterator[str]:
 
 
 def _problem(path: tuple[str, ...], message: str, hint: str) -> Problem:
-    return Problem(path, message, hint, code="CT061")
+    return Problem(path, message, f"{hint}, or {_ALTERNATIVE}", code="CT061")
 
 
 def _cannot(sweep: Sweep) -> Iterator[Problem]:
     """Yield each feature of the sweep that the service lacks."""
     if sweep.objective is None:
-        yield _problem(("objective",), "Azure ML's sweep needs an objective", _ALTERNATIVE)
+        yield _problem(("objective",), "Azure ML's sweep needs an objective", "add one")
     if sweep.strategy == "hyperband":
-        hint = f"use `random` with `stop_early`, or {_ALTERNATIVE}"
+        hint = "use `random` with `stop_early`"
         yield _problem(("strategy",), "Azure ML has no hyperband", hint)
     if sweep.strategy == "bayesian" and sweep.stop_early is not None:
         message = "Azure ML's Bayesian sampling stops no trial early"
-        hint = f"remove it, use `strategy: random`, or {_ALTERNATIVE}"
-        yield _problem(("stop_early",), message, hint)
+        yield _problem(("stop_early",), message, "remove it, use `strategy: random`")
     if sweep.strategy == "grid" and sweep.trial_count < sweep.space.grid_size:
         message = (
             f"Azure ML's grid runs all {sweep.space.grid_words} combinations, and "
             f"`trials` is {sweep.trials}"
         )
-        yield _problem(("trials",), message, f"remove `trials`, or {_ALTERNATIVE}")
+        yield _problem(("trials",), message, "remove `trials`")
     if sweep.trial_count > _MOST_TRIALS:
         message = (
             f"Azure ML's sweep has at most {_MOST_TRIALS:,} trials, and this one "
             f"{sweep.trial_count:,}"
         )
-        yield _problem(("trials",), message, f"try fewer, or {_ALTERNATIVE}")
+        yield _problem(("trials",), message, "try fewer")
 
 
 def _cannot_share(job: JsonMapping) -> Iterator[Problem]:
     """Yield each part of the body of a trial's job that a sweep cannot have."""
     for field in _DROPPED:
         if job.get(field):
-            message = f"Azure ML's sweep has no `{field}`"
-            yield _problem(("job",), message, f"leave it out, or {_ALTERNATIVE}")
+            yield _problem(("job",), f"Azure ML's sweep has no `{field}`", "leave it out")
     resources = job.get("resources") or {}
     if not job.get(COMPUTE) and not resources.get("instanceType"):
         message = "Azure ML's sweep needs a cluster, or an instance type of serverless compute"
@@ -191,7 +185,7 @@ def _cannot_share(job: JsonMapping) -> Iterator[Problem]:
         message = (
             f"the output `{name}` has one address, which all trials of Azure ML's sweep would share"
         )
-        yield _problem(path, message, f"{remedy}, or {_ALTERNATIVE}")
+        yield _problem(path, message, remedy)
 
 
 def _cannot_search(sweep: Sweep, name: str, item: Range) -> Iterator[Problem]:
@@ -199,17 +193,17 @@ def _cannot_search(sweep: Sweep, name: str, item: Range) -> Iterator[Problem]:
     path = ("search", name)
     if not re.fullmatch(PLACE_NAME, name):
         message = f"Azure ML cannot search `{name}`: names must consist of letters, digits and `_`"
-        yield _problem(path, message, f"rename it, or {_ALTERNATIVE}")
+        yield _problem(path, message, "rename it")
     if sweep.strategy == "bayesian" and item.kind == "log":
         message = (
             "Azure ML's Bayesian sampling does not support logarithmic ranges, and "
             f"`{name}` has one"
         )
-        yield _problem(path, message, f"use `strategy: random`, or {_ALTERNATIVE}")
+        yield _problem(path, message, "use `strategy: random`")
     count = len(item.values or ())
     if item.kind == "int" and count > _MOST_LISTED:
         message = f"`{name}` has {count:,} whole numbers, which Azure ML takes only as a list"
-        yield _problem(path, message, f"add a `step`, or {_ALTERNATIVE}")
+        yield _problem(path, message, "add a `step`")
 
     # The service writes a value into the command without quotes.
     for value in item.choice or ():
@@ -217,5 +211,5 @@ def _cannot_search(sweep: Sweep, name: str, item: Range) -> Iterator[Problem]:
         is_broken = is_text and shlex.quote(value) != value
         if is_broken or isinstance(value, list | dict | None):
             message = f"Azure ML's shell would break the value `{value}` of `{name}`"
-            yield _problem(path, message, _ALTERNATIVE)
+            yield _problem(path, message, "remove it")
             return

@@ -52,19 +52,16 @@ def shared_memory_small(subject: Subject) -> Iterator[Fault]:
     """
     reading = read(subject)
     body = reading.body
-    machines = reading.group
     count = body.processes_per_instance
-    if body.kind != "PyTorch" or not machines.gpus:
-        return
-    if count < _MANY_PROCESSES:
+    row = reading.group.known
+    if body.kind != "PyTorch" or count < _MANY_PROCESSES or row is None or not row.gpus:
         return
     words = _docker_words(subject)
     is_set = any(word.startswith(("--shm-size", "--ipc")) for word in words)
     if is_set or body.mapping("resources").get("shmSize"):
         return
 
-    memory = machines.known.memory_gib if machines.known else 64
-    size = min(max(8 * count, 16), int(memory / 2))
+    size = min(8 * count, int(row.memory_gib / 2))
     message = f"{count} processes share the default 2 GiB of `/dev/shm`"
     hint = f"write `shm_size: {size}g` under `resources` if the data loader has workers"
     yield Fault(message, hint, ("resources",))
@@ -291,12 +288,9 @@ def environment_holds_another(subject: Subject) -> Iterator[Fault]:
     security holes. Since 2026-07-23 the environment `acpt-pytorch-2.8-cuda12.6` installs PyTorch
     2.10.0 (Azure/azureml-assets, its Dockerfile).
     """
-    environment = subject.job.environment
-    version = environment.version
-    if read(subject).override_of("environmentId"):
-        return
-    row = curated_of(environment)
-    if row is None or not row.former:
+    version = subject.job.environment.version
+    row = curated_of(subject.job.environment)
+    if row is None or not row.former or read(subject).override_of("environmentId"):
         return
     if f"{version}.".startswith(f"{row.former}."):
         held = f"{TITLES[row.framework]} {row.version}"

@@ -153,15 +153,13 @@ def only_on_sagemaker(subject: Subject) -> Iterator[Fault]:
         return
     for name, item in subject.job.inputs.items():
         for field in ONLY_SAGEMAKER:
-            if not getattr(item, field):
-                continue
-            effect = "the input is read unchanged"
-            hint = f"remove `{field}`"
-            if field == "shard":
-                effect = "every instance reads all of it"
-                hint += ", and take a part by `RANK` and `WORLD_SIZE` in the script"
-            message = f"`{field}` of input `{name}` has no effect on Azure ML: {effect}"
-            yield Fault(message, hint, ("inputs", name, field))
+            if getattr(item, field):
+                message = (
+                    f"`{field}` of input `{name}` has no effect on Azure ML: every instance reads "
+                    "all of the input, unchanged"
+                )
+                hint = f"remove `{field}`; the script can take a part by `RANK` and `WORLD_SIZE`"
+                yield Fault(message, hint, ("inputs", name, field))
 
 
 @rule("AZ506", Level.ERROR)

@@ -134,10 +134,7 @@ class Blobs:
         home = replace(where, path="")
         with self._lock:
             if home not in self._containers:
-                if isinstance(home, DatastorePlace):
-                    self._containers[home] = self._of_datastore(home)
-                else:
-                    self._containers[home] = self._of_account(home)
+                self._containers[home] = self._new_container(home)
             return self._containers[home]
 
     def beside(self, container_url: str) -> Container:
@@ -172,7 +169,11 @@ class Blobs:
         except exceptions.AzureError as error:
             raise self.client.explain(error, about) from error
 
-    def _of_datastore(self, where: DatastorePlace) -> Container:
+    def _new_container(self, where: Where) -> Container:
+        if isinstance(where, BlobPlace):
+            key: Key = (lambda: where.signature) if where.signature else self._credential
+            return Container(self, where.account_url, where.container, [key])
+
         path = f"{where.workspace}/datastores/{where.name}"
         store = self.client.get(path, api_version=DATASTORE)["properties"]
         kind = store.get("datastoreType")
@@ -192,10 +193,6 @@ class Blobs:
         if value_at(store, "credentials", "credentialsType") != "None":  # else it has no secret
             keys.insert(0, lambda: self._secret(path))
         return Container(self, url, container, keys)
-
-    def _of_account(self, where: BlobPlace) -> Container:
-        key: Key = (lambda: where.signature) if where.signature else self._credential
-        return Container(self, where.account_url, where.container, [key])
 
     def _credential(self) -> Any:
         return self.client.credential

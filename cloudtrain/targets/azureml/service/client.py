@@ -19,7 +19,7 @@ from urllib.parse import quote
 from cloudtrain.documents import JsonMapping, JsonObject
 from cloudtrain.errors import TargetError, TargetUnreachable, UsageError
 from cloudtrain.plans.plan import canonical_json
-from cloudtrain.rules.engine import value_at
+from cloudtrain.rules.engine import mapping_at, value_at
 from cloudtrain.system.plugins import require
 from cloudtrain.targets.azureml.parts import MODELS, Labelled, asset_id, parse_label
 from cloudtrain.targets.azureml.service.clouds import Cloud, cloud_of, credential_of, kind_of
@@ -304,8 +304,8 @@ class Labels:
         if label.kind == "environments":
             path = f"{label.thing}/versions"
             page = client.get(path, api_version=ENVIRONMENT, query=_NEWEST)
-            newest = page.get("value") or []
-            version = newest[0].get("name") if newest else None
+            newest = page.get("value") or [{}]
+            version = newest[0].get("name")
         else:
             container = client.get(label.thing, api_version=ENVIRONMENT)
             version = value_at(container, "properties", "latestVersion")
@@ -315,24 +315,16 @@ class Labels:
         self._versions[label.thing] = str(version)
         return str(version)
 
-    def body(self, client: Client, request: JsonMapping, text: str) -> str:
-        """Return the JSON text of the request to send: `text`, with versions instead of labels."""
-        properties = request["properties"]
-        changes: JsonObject = {}
-        environment_id = self._id_of(client, properties.get("environmentId"))
-        if environment_id is not None:
-            changes["environmentId"] = environment_id
-
-        inputs = dict(properties.get("inputs") or {})
-        for name, item in inputs.items():
-            uri = self._id_of(client, item.get("uri")) if isinstance(item, Mapping) else None
-            if uri is not None:
-                inputs[name] = {**item, "uri": uri}
-                changes["inputs"] = inputs
-
-        if not changes:
-            return text
-        return canonical_json({**request, "properties": {**properties, **changes}})
+    def body(self, client: Client, request: JsonMapping) -> str:
+        """Return the JSON text of the request to send, with versions instead of labels."""
+        properties = dict(request["properties"])
+        if label := parse_label(properties.get("environmentId")):
+            properties["environmentId"] = self._version_id(client, label)
+        for name, item in mapping_at(properties, "inputs").items():
+            if label := parse_label(value_at(item, "uri")):
+                uri = self._version_id(client, label)
+                properties["inputs"] = {**properties["inputs"], name: {**item, "uri": uri}}
+        return canonical_json({**request, "properties": properties})
 
     def pinned(self, client: Client, job: AnyJob) -> AnyJob:
         """Return the job with versions instead of labels."""
@@ -348,7 +340,7 @@ class Labels:
             if place is not None:
                 inputs[name] = item.model_copy(update={"azureml": place})
                 changes["inputs"] = inputs
-        return job.model_copy(update=changes) if changes else job
+        return job.model_copy(update=changes)
 
     def _version_of(self, client: Client, place: str | None, kind: str) -> str | None:
         """Return a reference to the current version of a labelled asset; None if `place` has no
@@ -367,11 +359,6 @@ class Labels:
             hint = "write a version instead; the registry's page in the studio lists the versions"
             raise UsageError(message, hint=hint, code="CT987")
         return None
-
-    def _id_of(self, client: Client, place: object) -> str | None:
-        """Return the id of the current version; None if `place` has no label."""
-        label = parse_label(place)
-        return None if label is None else self._version_id(client, label)
 
     def _version_id(self, client: Client, label: Labelled) -> str:
         """Return the id of the version that the check reported, or else of the current one."""

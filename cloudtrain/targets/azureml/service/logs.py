@@ -303,15 +303,11 @@ class RunLog(Log[LogLine]):
         for name, address in self._list_files().items():
             self._addresses[name] = address
             writer = writer_of(self._body, name)
-            if writer is not None and self._is_wanted(writer):
+            is_wanted = writer is not None and self._rank in (None, writer.rank)
+            if writer and is_wanted and self._instance in (None, writer.instance):
                 self._files.setdefault(name, LogFile(name, writer, self._marks.get(name)))
             elif name.startswith(_SYSTEM):
                 self._files.setdefault(name, LogFile(name, Writer(0, None)))
-
-    def _is_wanted(self, writer: Writer) -> bool:
-        if self._rank not in (None, writer.rank):
-            return False
-        return self._instance in (None, writer.instance)
 
     def tail(self, file: LogFile, count: int) -> tuple[float, list[str]]:
         """Return the time of a file's last change, and the lines in its last `count` bytes; the

@@ -146,7 +146,7 @@ class AzureMLService(Service):
         client = self._at(plan.place)
         if again and self._ours(plan.ref, plan.request):
             return plan.ref
-        content = self._labels.body(client, plan.request, plan.request_json).encode()
+        content = self._labels.body(client, plan.request).encode()
         headers = {}
         if value_at(plan.request, "properties", "identity", "identityType") == "UserIdentity":
             headers[_TOKEN] = client.token(client.cloud.job_scope)

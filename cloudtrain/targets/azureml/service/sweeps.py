@@ -102,14 +102,11 @@ def _trial(
     value = metrics.get(metric)
     if state is RunState.FAILED:
         reason = reason_of(row.get("error")).text
-    elif state is RunState.SUCCEEDED and value is None:
-        state = RunState.FAILED
-        reason = f"the script never reported `{metric}`"
     elif value is not None and not isfinite(value):
-        if state is RunState.SUCCEEDED:
-            state = RunState.FAILED
-            reason = f"the last `{metric}` that the script reported is {value}"
         value = None
+    if state is RunState.SUCCEEDED and value is None:
+        state = RunState.FAILED
+        reason = f"the script reported no `{metric}`, or ended with one that is no number"
 
     values = own_value(value_at(row, "tags", "hyperparameters"))
     hyperparameters = {}

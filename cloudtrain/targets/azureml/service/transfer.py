@@ -321,21 +321,20 @@ class Results:
             yield from self._at(OUTPUTS, where, _behind(path, OUTPUTS) or "")
 
         if _overlap(LOGS, path):
-            for file in self._logs():
-                if _behind(file.name, path) is not None:
-                    yield file
+            log = RunLog(self._blobs, self._run, Body(self._job))
+            log.discover()
+            for name in log.names:
+                if _behind(f"{LOGS}/{name}", path) is not None:
+                    yield File(f"{LOGS}/{name}", partial(log.use_file, name))
 
-    def _output(self, name: str, rest: str) -> Iterator[File]:
-        """Yield the files of an output below the path `rest`, from its default place or else from
+    def _output(self, name: str, rest: str) -> list[File]:
+        """Return the files of an output below the path `rest`, from its default place or else from
         the one that the service chose."""
         where = place_of(self._places[name], self._workspace)
         files = list(self._at(name, where, rest))
-        if files:
-            yield from files
-            return
-        elsewhere = self._resolve(name)
-        if elsewhere is not None:
-            yield from self._at(name, elsewhere, rest)
+        if not files and (elsewhere := self._resolve(name)):
+            return list(self._at(name, elsewhere, rest))
+        return files
 
     def _resolve(self, name: str) -> Where | None:
         """Return the storage location that the service chose for an output. Returns None if the job
@@ -361,12 +360,6 @@ class Results:
             below = root.rpartition("/")[2] if blob == root else _behind(blob, root)
             if below and _behind(below, rest) is not None:
                 yield File(f"{name}/{below}", _opener(container, blob))
-
-    def _logs(self) -> Iterator[File]:
-        log = RunLog(self._blobs, self._run, Body(self._job))
-        log.discover()
-        for name in log.names:
-            yield File(f"{LOGS}/{name}", partial(log.use_file, name))
 
 
 def _opener(container: Any, blob: str) -> Open:
