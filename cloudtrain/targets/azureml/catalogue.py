@@ -88,15 +88,7 @@ def curated_environment(framework: str, version: str | None) -> Curated | None:
 # catalogue's table, but Azure does not promise it. No name tells whether the InfiniBand has SR-IOV,
 # which NCCL needs.
 
-_NAME = (
-    r"(?i)standard_(?P<family>[a-z]+)(?P<vcpus>\d+)(?:-(?P<enabled>\d+))?"
-    r"(?P<features>[a-z]*)(?P<rest>\w*)"
-)
-
-_VERSION = r"(?i)_v(\d+)$"
-
-_NUMBERED = ("a", "d", "ds", "g", "gs")
-"""Families whose number counted sizes, not vCPUs, before version 3: `Standard_DS3_v2` has 4."""
+_NAME = r"(?i)standard_[a-z]+\d+(?:-\d+)?(?P<features>[a-z]*)\w*"
 
 _MODEL = r"(?i)[a-z]+\d+[a-z]*"
 """An accelerator, between the features and the version: the A100 of `_A100_v4`, the GB200 of
@@ -108,8 +100,6 @@ class Guess(NamedTuple):
     guess."""
 
     has_infiniband: bool
-    vcpus: int | None
-    """The number of vCPUs; None if the name's number counts something else."""
     gpu: str
     """The accelerator's model, such as `H100`; empty if the name has none."""
     text: str
@@ -126,17 +116,11 @@ def guess(name: str) -> Guess | None:
     reason = f"{no}`r` among the letters after its number"
     text = f"by its name, `{name}` has {no}InfiniBand ({reason}); that is a guess"
 
-    version = re.search(_VERSION, name)
-    is_old = version is None or int(version[1]) < 3
-    vcpus = None
-    if not (is_old and match["family"].casefold() in _NUMBERED):
-        vcpus = int(match["enabled"] or match["vcpus"])
-
     gpu = ""
     for word in name.split("_")[2:-1]:
         if re.fullmatch(_MODEL, word):
             gpu = word.upper()
-    return Guess(has_infiniband, vcpus, gpu, text)
+    return Guess(has_infiniband, gpu, text)
 
 
 def nearest_size(name: str) -> NearName | None:

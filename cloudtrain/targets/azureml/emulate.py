@@ -41,6 +41,7 @@ from cloudtrain.targets.azureml.launch import (
     local_paths,
     processes,
 )
+from cloudtrain.targets.azureml.parts import without
 from cloudtrain.targets.azureml.reading import Body
 from cloudtrain.targets.azureml.settings import AzureML, AzureMLAccount
 from cloudtrain.targets.common.compiling import Problems
@@ -243,8 +244,7 @@ def compile_as_azureml(job: TrainingJob, target: LocalSettings, context: Compile
     # The plan leaves out what repeats the request.
     shown_processes = []
     for process in local_processes:
-        env = {name: value for name, value in process.env.items() if name not in LONG}
-        shown_processes.append(replace(process, env=env))
+        shown_processes.append(replace(process, env=without(process.env, LONG)))
     return local_plan(
         specification(stage, context, local_processes, grace_period=target.grace_period),
         job.name,
@@ -302,27 +302,19 @@ def _local_process(stage: Stage, process: Process, world_size: int) -> Process:
 
     # This machine's share replaces what the job says. Its network is only a default: the job may
     # name another one.
-    env |= _machine_variables(stage, process.instance, world_size)
-    for name, value in loopback_variables(stage.account.loopback).items():
-        env.setdefault(name, value)
-    return replace(process, env=env)
-
-
-def _machine_variables(stage: Stage, instance: int, world_size: int) -> dict[str, str]:
-    """Return the variables with an instance's share of this machine. On the PATH, the job's
-    `python` comes first, followed by the other programs in the interpreter's folder."""
     machine = stage.account.machine
     beside = stage.python.rpartition("/")[0]
-    variables = {
+    env |= {
         "CLOUDTRAIN_RUN_DIR": stage.run_dir,
         "OMP_NUM_THREADS": str(max(1, machine.cpus // world_size)),
-        "PATH": ":".join((stage.programs, beside, "${{env.PATH}}")),
+        # the job's `python` first, then the other programs in the interpreter's folder
+        "PATH": f"{stage.programs}:{beside}:${{{{env.PATH}}}}",
         "PYTHONUNBUFFERED": "1",
     }
-    share = gpu_share(machine.gpu_ids, stage.body.instances, instance)
+    share = gpu_share(machine.gpu_ids, stage.body.instances, process.instance)
     if share and stage.body.instances > 1:
-        variables["CUDA_VISIBLE_DEVICES"] = ",".join(share)
-    return variables
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(share)
+    return replace(process, env=loopback_variables(stage.account.loopback) | env)
 
 
 def _summary(stage: Stage, world_size: int) -> Iterator[tuple[str, str]]:

@@ -69,10 +69,10 @@ _REFERENCE = re.compile(r"\$\{\{inputs\.([\w.-]+)\}\}")
 def _changed_references(command: str, inputs: JsonMapping) -> list[str]:
     """Return the references that the tool does not send as they are: those in the old form, which
     it rewrites, and those that name no input, which it refuses."""
-    references = [match[0] for match in _OLD_REFERENCE.finditer(command)]
-    for match in _REFERENCE.finditer(command):
-        if match[1] not in inputs:
-            references.append(match[0])
+    references = _OLD_REFERENCE.findall(command)
+    for name in _REFERENCE.findall(command):
+        if name not in inputs:
+            references.append(f"${{{{inputs.{name}}}}}")
     return [f"{reference} in command" for reference in dict.fromkeys(references)]
 
 

@@ -21,6 +21,7 @@ from cloudtrain.documents import JsonMapping
 from cloudtrain.job.data import find_references
 from cloudtrain.plans.processes import Alike, Process, Processes
 from cloudtrain.rules.engine import text_at
+from cloudtrain.targets.azureml.parts import without
 from cloudtrain.targets.azureml.reading import Body
 
 # The paths of inputs and outputs on an instance, and the command line with these paths filled in.
@@ -382,7 +383,7 @@ def common_variables(
     variables |= _of_the_run(body, layout) | _of_the_instance(layout, instance)
     if with_long:
         return variables | _of_all_hosts(layout, instance)
-    return {name: value for name, value in variables.items() if name not in LONG}
+    return without(variables, LONG)
 
 
 def _of_the_run(body: Body, layout: JobLayout) -> dict[str, str]:

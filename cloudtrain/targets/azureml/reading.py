@@ -103,11 +103,11 @@ class Body:
     @property
     def command(self) -> str:
         """The shell's command line, in which references are not yet replaced."""
-        return str(self.properties.get("command") or "")
+        return self.text("command")
 
     @property
     def experiment(self) -> str:
-        return str(self.properties.get(EXPERIMENT) or DEFAULT_EXPERIMENT)
+        return self.text(EXPERIMENT) or DEFAULT_EXPERIMENT
 
     # Who starts the processes, and how many.
 
@@ -119,7 +119,7 @@ class Body:
     def kind(self) -> str:
         """The distribution's type: `PyTorch`, `Mpi`, `TensorFlow` or `Ray`; empty if the service
         starts one process. The API takes the type in upper or lower case."""
-        kind = str(self.distribution.get("distributionType") or "")
+        kind = self.text("distribution", "distributionType")
         return KINDS.get(kind.casefold(), kind)
 
     @property
@@ -222,12 +222,12 @@ class Body:
 
     @property
     def environment(self) -> str:
-        return str(self.properties.get(ENVIRONMENT) or "")
+        return self.text(ENVIRONMENT)
 
     @property
     def code(self) -> str:
         """The id of the code; empty for a job without code."""
-        return str(self.properties.get(CODE) or "")
+        return self.text(CODE)
 
     @property
     def variables(self) -> dict[str, str]:
@@ -284,9 +284,8 @@ def distribution_in(job: TrainingJob, body: Body) -> Distribution:
         servers = body.parameter_servers
         actual = tensorflow_with(servers > 0, servers, body.workers)
     elif body.kind == "Ray":
-        if isinstance(job.distribution, Ray):
-            return job.distribution
-        return Ray.model_construct()
+        is_own = isinstance(job.distribution, Ray)
+        return job.distribution if is_own else Ray.model_construct()
     else:
         return NoDistribution.model_construct()
     return as_written(job.distribution, actual)
@@ -330,7 +329,7 @@ class AzureMLReading(Reading):
     @property
     def image(self) -> str:
         """The image that the job's environment is made of; empty for a named environment."""
-        environment = self.body.text(ENVIRONMENT)
+        environment = self.body.environment
         for upload in self.plan.uploads:
             is_it = upload.kind == "environment" and upload.destination == environment
             if is_it and upload.content:
@@ -341,7 +340,7 @@ class AzureMLReading(Reading):
     def environment_name(self) -> str:
         """For messages: the image, or else the name in the id, such as
         `acpt-pytorch-2.8-cuda12.6`."""
-        environment = self.body.text(ENVIRONMENT)
+        environment = self.body.environment
         match = re.search("/environments/([^/]+)", environment)
         return self.image or (match[1] if match else environment.rpartition("/")[2])
 

@@ -122,8 +122,6 @@ def test_the_name_tells_infiniband() -> None:
         guessed = guess(row.name)
         assert guessed is not None
         assert guessed.has_infiniband == (row.fabric == "infiniband")
-        assert guessed.vcpus in (None, row.vcpus)
-        assert guessed.vcpus is not None or row.family == "Dsv2"
 
 
 @pytest.mark.parametrize(

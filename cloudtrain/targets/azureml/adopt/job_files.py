@@ -79,24 +79,25 @@ def originals_in_job_file(data: JsonMapping, folder: str | None) -> list[Origina
         original = _original(data, title, folder)
     if folder is None or is_shown:
         return [original]
-    return [_as_azure_reads(original, data, kind, folder)]
+    lost = {dotted(path): reason for path, reason in _refusals(data, kind, folder)}
+    return [replace(original, lost={**lost, **original.lost})]
 
 
-def _as_azure_reads(original: Original, data: JsonMapping, kind: str, folder: str) -> Original:
-    """Return the original with what Azure ML's tools refuse of the file."""
+def _refusals(data: JsonMapping, kind: str, folder: str) -> Iterator[Refusal]:
+    """Yield what Azure ML's tools refuse of a file."""
+    yield from refused(data, kind)
     trial = ("trial",) if kind == "sweep" else ()
     fields = mapping(data.get("trial")) or data
-    absent = [((*trial, *path), reason) for path, reason in _wrong_places(fields, folder)]
+    for path, reason in _wrong_places(fields, folder):
+        yield (*trial, *path), reason
     if data.get("type", "command") != kind:
-        absent.append((("type",), f"Azure ML's tools refuse the file: write `type: {kind}`"))
+        yield ("type",), f"Azure ML's tools refuse the file: write `type: {kind}`"
     for word, name in _REFERENCE.findall(str(fields.get("command"))):
         if name not in mapping(data.get(word)):
-            absent.append(((*trial, "command"), f"the job has no `{word}.{name}`"))
+            yield (*trial, "command"), f"the job has no `{word}.{name}`"
     for name, item in mapping(data.get("inputs")).items():
         if isinstance(item, Mapping) and not (item.get("path") or "value" in item):
-            absent.append((("inputs", name, "path"), "the service needs the place of the data"))
-    lost = {dotted(path): reason for path, reason in [*refused(data, kind), *absent]}
-    return replace(original, lost={**lost, **original.lost})
+            yield ("inputs", name, "path"), "the service needs the place of the data"
 
 
 def _wrong_places(fields: JsonMapping, folder: str) -> Iterator[Refusal]:

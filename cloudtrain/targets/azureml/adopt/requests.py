@@ -14,6 +14,7 @@ from cloudtrain.job.data import is_local_path
 from cloudtrain.job.script import job_name_from
 from cloudtrain.plans.comparison import ValuePath, overrides_between
 from cloudtrain.plans.plan import CompileContext, Plan, Upload
+from cloudtrain.rules.engine import text_at
 from cloudtrain.targets.adoption import UNREAD, Comparable, Draft, Original, draft_context
 from cloudtrain.targets.azureml.adopt.job_files import (
     MADE_UP,
@@ -156,8 +157,8 @@ def drafts_of(original: Original) -> Iterator[Draft]:
     found = read_fields(properties)
     settings = _settings(original, body, found.pop("settings"))
 
-    titles = (original.name, properties.get(DISPLAY_NAME), properties.get(EXPERIMENT))
-    name = job_name_from(str(next(filter(None, titles), "training")))
+    title = original.name or properties.get(DISPLAY_NAME) or properties.get(EXPERIMENT)
+    name = job_name_from(str(title or "training"))
     if original.name and name != original.name:
         comments[("name",)] = f"was {original.name!r}; every run of cloudtrain adds its own ending"
 
@@ -262,17 +263,13 @@ def _environment(environment: object) -> JsonObject:
     build = environment.get("build")
     if isinstance(build, Mapping):
         fields["build"] = build["path"]
-        file = str(build.get("dockerfilePath") or "Dockerfile")
-        if file != "Dockerfile":
-            fields["dockerfile"] = file
+        if build.get("dockerfilePath") not in (None, "", "Dockerfile"):
+            fields["dockerfile"] = build["dockerfilePath"]
     else:
         fields["image"] = {"azureml": environment.get("image", "")}
         if "condaPath" in environment:
             fields["conda_file"] = environment["condaPath"]
-    for name in ASSET_FIELDS:
-        if environment.get(name):
-            fields[name] = environment[name]
-    return fields
+    return fields | {name: environment[name] for name in ASSET_FIELDS if environment.get(name)}
 
 
 def _input(item: JsonMapping) -> JsonObject:
@@ -302,9 +299,7 @@ def _input(item: JsonMapping) -> JsonObject:
 def with_prefix(uri: object) -> str:
     """Return a reference to an asset as `azureml:NAME:VERSION`, and any other address unchanged."""
     text = str(uri)
-    if "/" in text:
-        return text
-    if text.startswith(("azureml:", "http:", "https:")):
+    if "/" in text or text.startswith(("azureml:", "http:", "https:")):
         return text
     has_version = text.count(":") == 1
     has_label = "@" in text and ":" not in text
@@ -334,10 +329,9 @@ def _outputs(body: Body, found: JsonMapping) -> JsonObject:
     """Return the job's `outputs`. `found` is what the table of fields reads."""
     outputs: JsonObject = {}
     for name in body.mapping("outputs"):
-        fields = dict(found.get(name, {}))
-        if fields.get("type") == "uri_folder":
-            del fields["type"]
-        outputs[name] = pick(fields, _OUTPUT)
+        outputs[name] = pick(found.get(name, {}), _OUTPUT)
+        if outputs[name].get("type") == "uri_folder":
+            del outputs[name]["type"]
     return outputs
 
 
@@ -467,9 +461,7 @@ class AzureMLAdopter:
         overrides = overrides_between(ours["properties"], wanted)
 
         if "searchSpace" in wanted:
-            for name in ("limits", *OF_SEARCH):
-                overrides.pop(name, None)
-
+            overrides = without(overrides, ("limits", *OF_SEARCH))
         if isinstance(overrides.get(ENVIRONMENT), Mapping):
             del overrides[ENVIRONMENT]
         if overrides.get(CODE) == _CODE:
@@ -490,13 +482,13 @@ class AzureMLAdopter:
         replaced: dict[str, str] = {}
         if "experiment_name" in record["made_up"]:
             replaced[EXPERIMENT] = "the SDK takes the name of the script's folder"
-        if "properties" in job and JOB_TYPE in job["properties"]:
+        if JOB_TYPE in job.get("properties", {}):
             made_up = [MADE_UP[field] for field in record["made_up"]]
             job["properties"] = without(job["properties"], made_up)
 
         jobs: list[Original] = []
         for item in originals_in(job, None):
-            place = str(item.request["properties"].get(CODE) or "")
+            place = text_at(item.request, "properties", CODE)
             settings = {**workspace, **item.settings}
             source = place if place and is_local(place) else None
             jobs.append(replace(item, settings=settings, source=source, replaced=replaced))
@@ -538,8 +530,7 @@ def _uploaded(upload: Upload, content: str) -> JsonObject:
 def _definition(fields: JsonMapping) -> JsonObject:
     """Return an environment's definition, with the parsed content of its conda file instead of the
     file's text."""
-    names = ("image", *ASSET_FIELDS)
-    definition: JsonObject = {name: fields[name] for name in names if fields.get(name)}
+    definition = pick(fields, ("image", *ASSET_FIELDS))
     if fields.get("condaFile"):
         import yaml
 

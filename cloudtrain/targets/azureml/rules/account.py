@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from datetime import date, timedelta
 
+from cloudtrain.job.model import value_text
 from cloudtrain.plans.plan import Level
 from cloudtrain.rules import machines as shared
 from cloudtrain.rules.engine import Fault, Nature, Subject, ValuePath, plural, positive_count, rule
@@ -451,7 +452,7 @@ def instance_count(subject: Subject) -> Iterator[Fault]:
     """
     count = read(subject).body.mapping("resources").get("instanceCount", 1)
     if positive_count(count) is None:
-        message = f"`instanceCount` must be a whole number of at least 1, not `{count!r}`"
+        message = f"`instanceCount` must be a whole number of at least 1, not `{value_text(count)}`"
         yield Fault(message, "set `resources.instance_count` to 1 or more", _COUNT)
 
 

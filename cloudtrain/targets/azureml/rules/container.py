@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from cloudtrain.errors import InPlace, quoted
+from cloudtrain.job.model import value_text
 from cloudtrain.plans.plan import Level
 from cloudtrain.rules.engine import Fault, Nature, Subject, ValuePath, plural, rule, value_at
 from cloudtrain.rules.job import LAUNCHER_VARIABLES
@@ -443,8 +444,9 @@ def variable_is_no_text(subject: Subject) -> Iterator[Fault]:
     """
     for name, value in read(subject).body.mapping("environmentVariables").items():
         if not isinstance(value, str):
-            message = f"the variable `{name}` is `{value}`, and not a text"
-            hint = InPlace(f'write `{name}: "{value}"`')
+            text = value_text(value)
+            message = f"the variable `{name}` is `{text}`, and not a text"
+            hint = InPlace(f'write `{name}: "{text}"`')
             yield Fault(message, hint, ("environment", "variables", name))
 
 

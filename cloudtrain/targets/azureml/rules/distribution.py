@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterator
 
 from cloudtrain.errors import dotted
+from cloudtrain.job.model import value_text
 from cloudtrain.plans.plan import Level
 from cloudtrain.rules import machines as shared
 from cloudtrain.rules.engine import Fault, Nature, Subject, ValuePath, plural, rule
@@ -240,5 +241,5 @@ def _no_count(subject: Subject, name: str, least: int, field: ValuePath) -> Iter
     value = read(subject).body.distribution.get(name, least)
     is_whole = isinstance(value, int) and not isinstance(value, bool)
     if not is_whole or value < least:
-        message = f"`{name}` must be a whole number of at least {least}, not `{value!r}`"
+        message = f"`{name}` must be a whole number of at least {least}, not `{value_text(value)}`"
         yield Fault(message, f"set `{dotted(field)}`", field)

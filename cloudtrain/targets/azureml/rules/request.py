@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 
 from cloudtrain.errors import did_you_mean
-from cloudtrain.job.model import overrides_of
+from cloudtrain.job.model import overrides_of, value_text
 from cloudtrain.plans.plan import Level
 from cloudtrain.rules.engine import Fault, Subject, ValuePath, rule
 from cloudtrain.targets.azureml.catalogue import DATA
@@ -46,11 +46,7 @@ def violations(
     `value`, each with whether the API has no such field. `path` is the path of the override that
     can set `value`."""
     shown = f"`{'.'.join(map(str, path[1:]))}`"
-    if isinstance(schema, Mapping):
-        if not isinstance(value, Mapping):
-            message = f"{shown} must be a mapping, not `{value}`"
-            yield False, Fault(message, "write it as `{FIELD: VALUE}`", path)
-            return
+    if isinstance(schema, Mapping) and isinstance(value, Mapping):
         for name, item in value.items():
             inner = schema.get("*", schema.get(name))
             if inner is not None:
@@ -67,17 +63,17 @@ def violations(
             message = f"{shown} cannot be `{value}`"
             yield False, Fault(message, did_you_mean(str(value), schema), path)
     elif schema and not _matches(value, schema):
-        text = str(value).lower() if isinstance(value, bool) else value
-        is_number = schema == _TEXT and isinstance(value, int | float)
-        hint = f'write `"{text}"`' if is_number else f"write {schema}"
-        message = f"{shown} must be {schema}, not `{text}`"
-        yield False, Fault(message, hint, path)
+        kind = "a mapping" if isinstance(schema, Mapping) else schema
+        is_number = kind == _TEXT and isinstance(value, int | float)
+        text = value_text(value)
+        hint = f'write `"{text}"`' if is_number else f"write {kind}"
+        yield False, Fault(f"{shown} must be {kind}, not `{text}`", hint, path)
 
 
-def _matches(value: object, kind: str) -> bool:
+def _matches(value: object, kind: object) -> bool:
     if kind == _WHOLE and isinstance(value, bool):
         return False
-    return isinstance(value, _MATCHES[kind])
+    return isinstance(kind, str) and isinstance(value, _MATCHES[kind])
 
 
 # Rules about the body of an Azure ML job as a whole: fields and values that the API lacks, and its
@@ -159,7 +155,7 @@ def tags_over_limit(subject: Subject) -> Iterator[Fault]:
     (Azure ML documentation, service limits, 2025-02-05).
     """
     reading = read(subject)
-    for field, word in (("tags", "tag"), ("properties", "property")):
+    for field in ("tags", "properties"):
         pairs = reading.body.mapping(field)
         if len(pairs) > _MOST_TAGS:
             message = f"the job has {len(pairs)} {field}, but Azure ML accepts at most {_MOST_TAGS}"
@@ -167,17 +163,15 @@ def tags_over_limit(subject: Subject) -> Iterator[Fault]:
             yield Fault(message, hint, reading.place((field,), (field,)))
         for key, value in pairs.items():
             path = reading.place((field, key), (field, key))
-            if not key:
-                yield Fault(f"a {word} has an empty key", "write another key", path)
-            if len(key) > _LONGEST_KEY:
+            if not 0 < len(key) <= _LONGEST_KEY:
                 message = (
-                    f"the {word} key `{key[:20]}...` has {len(key)} characters; the limit "
-                    f"is {_LONGEST_KEY}"
+                    f"the key `{key[:20]}` of the {field} has {len(key)} characters; a key has 1 "
+                    f"to {_LONGEST_KEY}"
                 )
                 yield Fault(message, "write another key", path)
             if isinstance(value, str) and len(value) > _LONGEST_VALUE:
                 message = (
-                    f"the {word} `{key[:40]}` has {len(value):,} characters; the limit is "
+                    f"`{key[:40]}` of the {field} has {len(value):,} characters; the limit is "
                     f"{_LONGEST_VALUE:,}"
                 )
                 hint = "shorten it, or write it into a file in the source folder"

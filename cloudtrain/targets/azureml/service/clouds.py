@@ -62,25 +62,17 @@ def cloud_of(name: str | None, environ: Mapping[str, str], fetch: Callable[[str]
     url = environ.get(METADATA_URL)
     if name in BUILT_IN:
         return BUILT_IN[name]
-    if not url:
-        if name is None:
-            return BUILT_IN["AzureCloud"]
-        hint = f"{did_you_mean(name, BUILT_IN)} For another cloud, set {METADATA_URL}"
-        raise SettingsError(f"`{name}` is not an Azure cloud", hint=hint, code="CT917")
 
-    clouds = list(_read_clouds(fetch(url)))
-    if name is None:
-        host = urlsplit(url).netloc
-        for cloud in clouds:
-            if urlsplit(cloud.resource_manager).netloc == host:
-                return cloud
-        return BUILT_IN["AzureCloud"]
-    for cloud in clouds:
-        if cloud.name == name:
+    known = list(BUILT_IN)
+    for cloud in _read_clouds(fetch(url)) if url else ():
+        known.append(cloud.name)
+        is_at_host = urlsplit(cloud.resource_manager).netloc == urlsplit(url).netloc
+        if cloud.name == name or (name is None and is_at_host):
             return cloud
-    message = f"the metadata at `{url}` describes no cloud `{name}`"
-    suggestion = did_you_mean(name, [*BUILT_IN, *(cloud.name for cloud in clouds)])
-    raise SettingsError(message, hint=suggestion, code="CT917")
+    if name is None:
+        return BUILT_IN["AzureCloud"]
+    hint = f"{did_you_mean(name, known)} For another cloud, set {METADATA_URL}"
+    raise SettingsError(f"no Azure cloud `{name}` is known", hint=hint, code="CT917")
 
 
 def _read_clouds(answer: Any) -> Iterator[Cloud]:
@@ -151,11 +143,8 @@ def credential_of(name: str | None, cloud: Cloud, environ: Mapping[str, str]) ->
 
     try:
         return getattr(identity, kind.name)(**options)
-    except ValueError as error:
+    except (ValueError, OSError) as error:  # the latter from reading a certificate's file
         message = " ".join(str(error).split()).rstrip(".")
-        raise SettingsError(message, hint=kind.login, code="CT916") from error
-    except OSError as error:  # from reading a certificate's file
-        message = f"`{error.filename}` cannot be read: {error.strerror}"
         raise SettingsError(message, hint=kind.login, code="CT916") from error
 
 

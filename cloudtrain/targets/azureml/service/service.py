@@ -110,13 +110,13 @@ class AzureMLService(Service):
     def pin(self, job: AnyJob, settings: AzureML) -> AnyJob:
         """Return the job with the newest versions in place of the labels of environment and data;
         see `Labels`."""
-        account = self._account(settings, "look up `@latest`")
+        account = self._account(settings)
         return self._labels.pinned(self._at(account.place), job)
 
     def refresh_catalogue(self, settings: AzureML) -> Refreshed:
         from platformdirs import user_config_path
 
-        account = self._account(settings, "list instance types")
+        account = self._account(settings)
         folder = user_config_path("cloudtrain", appauthor=False)
         today = datetime.now(timezone.utc).date()
         return refresh(self._at(account.place), folder=folder, date=today.isoformat())
@@ -229,12 +229,11 @@ class AzureMLService(Service):
     def download(self, ref: RunRef, path: str, destination: Path) -> list[Path]:
         return download_results(self._stores(ref.place), self._job(ref), path, destination)
 
-    def _account(self, settings: AzureML, purpose: str) -> AzureMLAccount:
-        """Return the account; raise SettingsError if the settings name no workspace. `purpose` says
-        for what it is needed, such as `list instance types`."""
+    def _account(self, settings: AzureML) -> AzureMLAccount:
+        """Return the account; raise SettingsError if the settings name no workspace."""
         account = account_of(settings, self._environ, Path.cwd())
         if account.missing:
-            message = f"cloudtrain cannot {purpose}, because no workspace is configured"
+            message = "cloudtrain cannot ask Azure ML, because no workspace is configured"
             hint = (
                 "set `subscription_id`, `resource_group` and `workspace` under `[azureml]` "
                 "in cloudtrain.toml"
