@@ -178,12 +178,17 @@ def overlay_of(
     answers, and of the prices; `location` the region.
     """
     quotas = _quotas(usages)
-    capabilities = {str(sku.get("name", "")).casefold(): _capabilities(sku) for sku in skus or ()}
+    capabilities = {}
+    for sku in skus or ():
+        capabilities[str(sku.get("name")).casefold()] = _capabilities(sku)
     source = f"vmSizes of {location} on {date}"
     corrections: dict[str, Cells] = {}
     for size in vm_sizes:
         name = size.get("name")
-        if not isinstance(name, str) or not _fits_clusters(size):
+        # a size that does not say where it fits is one for clusters
+        kinds = size.get("supportedComputeTypes")
+        is_for_others = kinds is not None and "amlcompute" not in str(kinds).casefold()
+        if is_for_others or not isinstance(name, str):
             continue
 
         row = instance_named("azureml", name)
@@ -202,12 +207,6 @@ def overlay_of(
     return corrections
 
 
-def _fits_clusters(size: Mapping[str, Any]) -> bool:
-    """Return whether clusters accept a size, as they do if the answer does not say."""
-    kinds = size.get("supportedComputeTypes")
-    return kinds is None or "amlcompute" in {str(kind).casefold() for kind in kinds}
-
-
 def _machine(
     name: str, size: Mapping[str, Any], capabilities: Mapping[str, str], source: str
 ) -> Cells:
@@ -222,8 +221,7 @@ def _machine(
 
     properties = guess(name)
     if cells.get("gpus"):
-        model = properties.gpu if properties else ""
-        cells["gpu"] = model or UNKNOWN_GPU
+        cells["gpu"] = (properties and properties.gpu) or UNKNOWN_GPU
         cells["gpu_memory_gib"] = 0
     if size.get("family"):
         cells["family"] = str(size["family"])
@@ -276,9 +274,8 @@ def _quotas(usages: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     quotas: dict[str, int] = {}
     for usage in usages:
         name = usage.get("name") or {}
-        words = [str(name.get(key) or "") for key in ("value", "localizedValue")]
-        texts = [*words, str(usage.get("type", ""))]
-        is_spot = any("lowpriority" in squeeze(text) for text in texts)
+        words = (str(name.get("value")), str(name.get("localizedValue")))
+        is_spot = "lowpriority" in squeeze(f"{words} {usage.get('type')}")
         limit = usage.get("limit")
         if is_spot or not isinstance(limit, int) or limit < 0:
             continue
@@ -302,8 +299,7 @@ def squeeze(words: str) -> str:
 def _capabilities(sku: Mapping[str, Any]) -> dict[str, str]:
     """Map the names of a size's capabilities, in lower case, to their values. Empty for other
     resources than VM sizes, such as disks."""
-    resource = str(sku.get("resourceType", "virtualMachines"))
-    if resource.casefold() != "virtualmachines":
+    if str(sku.get("resourceType", "virtualMachines")).casefold() != "virtualmachines":
         return {}
     values = {}
     for entry in sku.get("capabilities") or ():

@@ -107,7 +107,7 @@ class Stage:
 # The launch specification of an emulated job: its folders, files, links, processes and the paths of
 # its results.
 
-_PORT = re.compile(r"\$\{\{ports\.(\w+)\}\}")
+_PORT = r"\$\{\{ports\.(\w+)\}\}"
 
 
 def specification(
@@ -197,7 +197,7 @@ def _ports(processes: Sequence[Process]) -> tuple[str, ...]:
     names: set[str] = set()
     for process in processes:
         for text in process.env.values():
-            names.update(_PORT.findall(text))
+            names.update(re.findall(_PORT, text))
     return tuple(sorted(names))
 
 

@@ -59,18 +59,18 @@ def _refusal(paths: Iterable[str], tool: str = "the SDK of Azure ML") -> TargetE
     return TargetError(f"{tool} cannot express {names}", hint=hint, code="CT904")
 
 
-_OLD_REFERENCE = re.compile(r"(?<!\{)\{(?:inputs|outputs|search_space)\.[^}]*\}(?!\})")
+_OLD_REFERENCE = r"(?<!\{)\{(?:inputs|outputs|search_space)\.[^}]*\}(?!\})"
 """Matches texts that the tool rewrites into a reference before it sends a command."""
 
-_REFERENCE = re.compile(r"\$\{\{inputs\.([\w.-]+)\}\}")
+_REFERENCE = r"\$\{\{inputs\.([\w.-]+)\}\}"
 """Matches references that the tool looks up among the inputs, and refuses if they name none."""
 
 
 def _changed_references(command: str, inputs: JsonMapping) -> list[str]:
     """Return the references that the tool does not send as they are: those in the old form, which
     it rewrites, and those that name no input, which it refuses."""
-    references = _OLD_REFERENCE.findall(command)
-    for name in _REFERENCE.findall(command):
+    references = re.findall(_OLD_REFERENCE, command)
+    for name in re.findall(_REFERENCE, command):
         if name not in inputs:
             references.append(f"${{{{inputs.{name}}}}}")
     return [f"{reference} in command" for reference in dict.fromkeys(references)]

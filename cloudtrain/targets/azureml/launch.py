@@ -48,12 +48,10 @@ def local_paths(body: Body, data: str) -> dict[str, str]:
 def service_paths(body: Body, data: str) -> dict[str, str]:
     """Return the texts of `local_paths`; with the mode `Direct`, the data's address."""
     paths = local_paths(body, data)
-    for name, item in body.inputs.items():
-        if item.get("mode") == "Direct" and not is_literal(item):
-            paths[f"inputs.{name}"] = str(item.get("uri", ""))
-    for name, item in body.outputs.items():
-        if item.get("mode") == "Direct" and item.get("uri"):
-            paths[f"outputs.{name}"] = str(item["uri"])
+    for kind, items in (("inputs", body.inputs), ("outputs", body.outputs)):
+        for name, item in items.items():
+            if item.get("mode") == "Direct" and item.get("uri"):
+                paths[f"{kind}.{name}"] = str(item["uri"])
     return paths
 
 
@@ -221,15 +219,6 @@ def tasks(body: Body) -> tuple[Task, ...]:
     return tuple(all_tasks)
 
 
-def cluster_text(all_tasks: tuple[Task, ...], layout: JobLayout) -> str:
-    """Return the addresses of all tasks as JSON: the part of TF_CONFIG that all tasks share."""
-    cluster: dict[str, list[str]] = {}
-    for task in all_tasks:
-        address = layout.endpoint(task.instance, FIRST_PORT + task.local_rank)
-        cluster.setdefault(task.kind, []).append(":".join(address))
-    return json.dumps(cluster)
-
-
 # The processes that each distribution starts, with the variables that distinguish them.
 #
 # AZUREML_PROCESS_NAME contains the rank in the whole job, so that only one process is named
@@ -296,7 +285,11 @@ def _tensorflow(body: Body, layout: JobLayout) -> Iterator[Alike]:
     """Parameter servers come first. The AZUREML_PROCESS_NAME of TensorFlow's processes is
     unknown."""
     all_tasks = tasks(body)
-    cluster = cluster_text(all_tasks, layout)
+    cluster: dict[str, list[str]] = {}
+    for task in all_tasks:
+        address = layout.endpoint(task.instance, FIRST_PORT + task.local_rank)
+        cluster.setdefault(task.kind, []).append(":".join(address))
+    shared = json.dumps(cluster)
 
     def group(kind: str, first_rank: int) -> Alike:
         members = [task for task in all_tasks if task.kind == kind]
@@ -304,7 +297,7 @@ def _tensorflow(body: Body, layout: JobLayout) -> Iterator[Alike]:
         def process(number: int) -> Process:
             task = members[number]
             own = json.dumps({"type": kind, "index": task.index})
-            env = {"TF_CONFIG": f'{{"cluster": {cluster}, "task": {own}, "environment": "cloud"}}'}
+            env = {"TF_CONFIG": f'{{"cluster": {shared}, "task": {own}, "environment": "cloud"}}'}
             rank = first_rank + task.index
             return Process(task.instance, kind, (), env, rank, task.local_rank)
 
@@ -424,7 +417,7 @@ def _of_the_instance(layout: JobLayout, instance: int) -> dict[str, str]:
 def _of_all_hosts(layout: JobLayout, instance: int) -> dict[str, str]:
     """`rank` in AZUREML_CR_DISTRIBUTED_CONFIG is the instance's number. On Kubernetes, Azure ML
     writes the name of a variable instead."""
-    config = {"rank": instance, "host_list": list(layout.hosts)}
+    config = {"rank": instance, "host_list": layout.hosts}
     variables = {"AZUREML_CR_DISTRIBUTED_CONFIG": json.dumps(config)}
     if layout.is_multi:
         variables["AZ_BATCH_HOST_LIST"] = ",".join(layout.hosts)

@@ -223,7 +223,7 @@ def parse_label(reference: object) -> Labelled | None:
 SERVERLESS = "serverless"
 
 
-def is_cluster(compute: str | None) -> bool:
+def is_cluster(compute: str | None) -> TypeGuard[str]:
     """Return whether `compute` names a cluster with its own machines; otherwise the job is
     serverless."""
     return compute is not None and re.split("[:/]", compute)[-1] != SERVERLESS

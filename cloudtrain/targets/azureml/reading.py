@@ -329,10 +329,8 @@ class AzureMLReading(Reading):
     @property
     def image(self) -> str:
         """The image that the job's environment is made of; empty for a named environment."""
-        environment = self.body.environment
         for upload in self.plan.uploads:
-            is_it = upload.kind == "environment" and upload.destination == environment
-            if is_it and upload.content:
+            if upload.destination == self.body.environment and upload.content:
                 return text_at(json.loads(upload.content), "properties", "image")
         return ""
 

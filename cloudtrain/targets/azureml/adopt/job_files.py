@@ -33,7 +33,7 @@ from cloudtrain.targets.azureml.fields import (
 )
 from cloudtrain.targets.azureml.parts import pick, without
 
-_WORKSPACE = re.compile(
+_WORKSPACE = (
     r"/subscriptions/(?P<subscription_id>[^/]+)/resource[gG]roups/(?P<resource_group>[^/]+)"
     r"/providers/Microsoft\.MachineLearningServices/workspaces/(?P<workspace>[^/]+)"
 )
@@ -45,7 +45,7 @@ _KINDS: dict[str, str] = TABLES["kinds"]
 _SHARED = frozenset(field.word.partition(".")[0] for field in FIELDS if field.word)
 """Fields that the table codes."""
 
-_REFERENCE = re.compile(r"\{\s*(inputs|outputs|search_space)\.([^}\s]*)\s*\}")
+_REFERENCE = r"\{\s*(inputs|outputs|search_space)\.([^}\s]*)\s*\}"
 """A reference in a command, in the older or the newer form."""
 
 _SINGLE_BRACES = re.compile(r"(?<!\{)\{(inputs|outputs|search_space)\.([^}]*)\}(?!\})")
@@ -92,7 +92,7 @@ def _refusals(data: JsonMapping, kind: str, folder: str) -> Iterator[Refusal]:
         yield (*trial, *path), reason
     if data.get("type", "command") != kind:
         yield ("type",), f"Azure ML's tools refuse the file: write `type: {kind}`"
-    for word, name in _REFERENCE.findall(str(fields.get("command"))):
+    for word, name in re.findall(_REFERENCE, str(fields.get("command"))):
         if name not in mapping(data.get(word)):
             yield (*trial, "command"), f"the job has no `{word}.{name}`"
     for name, item in mapping(data.get("inputs")).items():
@@ -524,5 +524,5 @@ def mapping(value: object) -> JsonObject:
 def workspace_in(value: object) -> dict[str, str]:
     """Return the subscription, resource group and workspace in the first id that contains all
     three."""
-    match = _WORKSPACE.search(str(value))
+    match = re.search(_WORKSPACE, str(value))
     return match.groupdict() if match else {}

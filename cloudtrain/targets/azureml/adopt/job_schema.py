@@ -28,7 +28,7 @@ TYPES = {
 """The words of the table for types. A subclass of `str`, which has no word, stands for what YAML
 reads as another type, such as a date."""
 
-_NAME = re.compile("[a-zA-Z_][a-zA-Z0-9_]*")
+_NAME = "[a-zA-Z_][a-zA-Z0-9_]*"
 """The name of an input or an output."""
 
 _REFUSE = "Azure ML's tools refuse the file"
@@ -44,7 +44,7 @@ def refused(value: Any, rule: Any, path: ValuePath = ()) -> Iterator[Refusal]:
     elif isinstance(rule, dict) and is_mapping:
         for name, item in value.items():
             is_variable = rule["each"] in ("input", "output")
-            if type(name) is not str or (is_variable and not _NAME.fullmatch(name)):
+            if type(name) is not str or (is_variable and not re.fullmatch(_NAME, name)):
                 yield (*path, name), f"{_REFUSE}: `{name}` is no name"
             yield from refused(item, rule["each"], (*path, name))
     elif str(rule) in SCHEMA and is_mapping:

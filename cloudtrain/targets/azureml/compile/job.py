@@ -228,7 +228,7 @@ def _resources(parts: Parts, chosen: JsonObject) -> JsonObject | None:
 
     # Clusters have only one type, which the body does not name, unless they are of Kubernetes or
     # virtual.
-    has_own_type = compute is not None and is_cluster(compute) and not is_own_type(compute, name)
+    has_own_type = is_cluster(compute) and not is_own_type(compute, name)
     if name and not has_own_type:
         chosen = {"instanceType": name, **chosen}
 
@@ -241,7 +241,7 @@ def _resources(parts: Parts, chosen: JsonObject) -> JsonObject | None:
 def _spot_problems(target: AzureML) -> Iterator[Problem]:
     """Yield why a job cannot have spot capacity."""
     compute = target.compute
-    if compute is not None and is_cluster(compute) and not is_virtual_cluster(compute):
+    if is_cluster(compute) and not is_virtual_cluster(compute):
         message = (
             "a job cannot choose spot capacity on a cluster: it is a setting of the "
             f"cluster `{compute}`"
@@ -290,11 +290,15 @@ def summary(
     account = parts.account
     checkpoint = body.outputs.get("checkpoint", {})
     limit = body.max_runtime
+    processes_text = str(len(started) or "")
+    if started and body.instances > 1:
+        instances = len(started.started)
+        processes_text += f" on {instances} of {body.instances} instances"
     pairs = {
         "target": f"azureml (workspace {account.workspace} in {account.resource_group})",
         "compute": body.compute_name,
         "instances": _instances(machines, body),
-        "processes": _processes(started, body.instances),
+        "processes": processes_text,
         "distribution": distribution_in(job, body).type,
         "environment": _environment(parts, body),
         "script": job.entry_point or job.command,
@@ -317,15 +321,6 @@ def _instances(machines: MachineGroup, body: Body) -> str:
         return f"{count} x {machines.instance_type or left_open}"
     network = ", InfiniBand" if row.interconnect == "rdma" and count > 1 else ""
     return f"{count} x {row.name} ({row.hardware}{network})"
-
-
-def _processes(started: Processes, instances: int) -> str:
-    """Say how many processes are started; empty if that is unknown."""
-    if not started:
-        return ""
-    if instances == 1:
-        return str(len(started))
-    return f"{len(started)} on {len(started.started)} of {instances} instances"
 
 
 def _environment(parts: Parts, body: Body) -> str:

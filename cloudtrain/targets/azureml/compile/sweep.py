@@ -115,11 +115,12 @@ def _expression(item: Range) -> list[Any]:
 
 
 def _early_termination(sweep: Sweep) -> JsonObject | None:
-    if sweep.stop_early is None:
+    stop_early = sweep.stop_early
+    if stop_early is None:
         return None
-    pace = {"evaluationInterval": 1, "delayEvaluation": sweep.stop_early.after}
-    if sweep.stop_early.bandit is not None:
-        return {"policyType": "Bandit", "slackFactor": sweep.stop_early.bandit.slack, **pace}
+    pace = {"evaluationInterval": 1, "delayEvaluation": stop_early.after}
+    if stop_early.bandit is not None:
+        return {"policyType": "Bandit", "slackFactor": stop_early.bandit.slack, **pace}
     return {"policyType": "MedianStopping", **pace}
 
 

@@ -16,7 +16,6 @@ from cloudtrain.rules.job import LAUNCHER_VARIABLES
 from cloudtrain.rules.machines import works_together
 from cloudtrain.rules.named import TITLES, Variable, variables
 from cloudtrain.targets.azureml.compile.places import curated_of
-from cloudtrain.targets.azureml.parts import parse_label
 from cloudtrain.targets.azureml.reading import read
 from cloudtrain.targets.azureml.rules.account import GUID
 
@@ -238,7 +237,10 @@ _CUDA = r"(?i)cuda|(?<![a-z0-9])cu1[0-9]{1,2}(?![0-9])|nvidia"
 _ROCM = r"(?i)rocm|amdgpu"
 _CPU = r"(?i)(?<![a-z0-9])cpu(?![a-z0-9])"
 _TAG = r"[^/]+:(?P<tag>[\w.-]+)"
-_LABEL = r".*/environments/(?P<name>[^/]+)/labels/(?P<label>[^/]+)"
+_LABEL = (
+    r"(?P<asset>.*?(?:/registries/(?P<registry>[^/]+))?/environments/(?P<name>[^/]+))"
+    r"/labels/(?P<label>[^/]+)"
+)
 
 
 @rule("AZ601", Level.NOTICE)
@@ -252,31 +254,19 @@ def environment_changes(subject: Subject) -> Iterator[Fault]:
     purpose, because Microsoft removes old builds.)
     """
     reading = read(subject)
-    environment_id = reading.body.text("environmentId")
-    label = parse_label(environment_id)
-    if label:
-        message = (
-            f"the version of `{label.name}@latest` can change; a submit sends the version of "
-            "that moment"
-        )
-        hint = (
-            f"add `--pin`, or write `azureml:{label.name}:VERSION`; `az ml environment list "
-            f"--name {label.name}` lists them"
-        )
-        yield Fault(message, hint, reading.environment_path)
-        return
-
-    match = re.fullmatch(_LABEL, environment_id)
+    match = re.fullmatch(_LABEL, reading.body.environment)
     is_chosen = subject.job.environment.of("azureml") or reading.override_of("environmentId")
     if match and is_chosen:
         name = match["name"]
-        start = environment_id.partition("/labels/")[0]
-        registry = re.search(r"/registries/([^/]+)/", start)
-        option = f" --registry-name {registry[1]}" if registry else ""
+        version = f"azureml:{name}:VERSION"
+        option = ""
+        if match["registry"]:
+            version = f"{match['asset']}/versions/VERSION"
+            option = f" --registry-name {match['registry']}"
         message = f"the version of `{name}` with the label `{match['label']}` can change"
         hint = (
-            f"write `{start}/versions/VERSION`; `az ml environment list --name {name}{option}` "
-            "lists them"
+            f"write `{version}`; `az ml environment list --name {name}{option}` lists them, and "
+            "`--pin` takes the newest of your workspace"
         )
         yield Fault(message, hint, reading.environment_path)
 

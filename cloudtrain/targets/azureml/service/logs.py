@@ -40,12 +40,12 @@ from cloudtrain.targets.common.services import Denied, Expired, NotThere, line_t
 #
 # In the logs of one retried job, the files of an attempt were in `user_logs/retry_001/`.
 
-_FILE = re.compile(
+_FILE = (
     r"(?:user_logs/(?:retry_\d+/)?std_log|azureml-logs/70_driver_log)(?:[-_](?:process|node|rank))?"
     r"(?:[-_](?P<before>ps|worker|chief))?(?:[-_](?P<number>\d+))?(?:[-_](?P<behind>ps|worker|"
     r"chief))?\.txt"
 )
-_LAUNCHERS_OWN = re.compile(r"user_logs/(?:retry_\d+/)?mpi_log\.txt")
+_LAUNCHERS_OWN = r"user_logs/(?:retry_\d+/)?mpi_log\.txt"
 
 
 class Writer(NamedTuple):
@@ -58,9 +58,9 @@ class Writer(NamedTuple):
 
 def writer_of(body: Body, file: str) -> Writer | None:
     """Return the process that writes a log file; None for files that are not a process's output."""
-    if _LAUNCHERS_OWN.fullmatch(file):
+    if re.fullmatch(_LAUNCHERS_OWN, file):
         return Writer(0, None)
-    match = _FILE.fullmatch(file)
+    match = re.fullmatch(_FILE, file)
     if match is None:
         return None
 

@@ -53,7 +53,7 @@ EXCEPTIONS = _by("exceptions")
 _GENERAL = ("UserError", "ValidationError", "BadArgument", "Conflict")
 """Codes that say less than the texts do."""
 
-_ACTION = re.compile(r"perform(?:ing)? (?:the )?action '(?P<action>[^']+)'")
+_ACTION = r"perform(?:ing)? (?:the )?action '(?P<action>[^']+)'"
 
 
 def translate_error(error: Exception, call: RefusedCall) -> TargetError:
@@ -67,18 +67,12 @@ def translate_error(error: Exception, call: RefusedCall) -> TargetError:
         body = {"code": str(getattr(code, "value", code)), "message": line}
         return refusal_error(int(status), body, call)
 
-    row = _matching("login", text) or _row_of_exception(error)
-    assert row is not None, f"{type(error).__name__} is not an error of Azure's packages"
+    row = _matching("login", text)
+    if row is None:
+        # the first row that names the class of the error, of a cause, or of a base of these
+        names = {kind.__name__ for cause in _causes(error) for kind in type(cause).__mro__}
+        row = next(row for name, row in EXCEPTIONS.items() if name in names)
     return _make_error(row, text, call)
-
-
-def _row_of_exception(error: Exception) -> Row | None:
-    """Return the first row that names the class of the error, of a cause, or of a base of these."""
-    names = {kind.__name__ for cause in _causes(error) for kind in type(cause).__mro__}
-    for name, row in EXCEPTIONS.items():
-        if name in names:
-            return row
-    return None
 
 
 def refusal_error(status: int, body: object, call: RefusedCall) -> TargetError:
@@ -157,7 +151,7 @@ def _codes(error: object) -> Iterator[str]:
 
 def _make_error(row: Row, message: str, call: RefusedCall) -> TargetError:
     """Fill in the texts of a row. `message` is Azure's."""
-    action = _ACTION.search(message)
+    action = re.search(_ACTION, message)
     said = " ".join(message.split()).rstrip(".")
     if len(said) > _LONGEST:
         said = f"{said[: _LONGEST - 3]}..."

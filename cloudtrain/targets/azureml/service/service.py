@@ -274,7 +274,7 @@ class AzureMLService(Service):
         price = None
         if details.get("startTimeUtc"):  # billing begins at this time
             cluster_of = partial(self._cluster, self._at(ref.place))
-            price = hourly_price(job["properties"], details, cluster_of, self._overlay())
+            price = hourly_price(Body(job), details, cluster_of, self._overlay())
         return status_of(job, details, price, time.time())
 
     def _details(self, ref: RunRef) -> JsonObject:

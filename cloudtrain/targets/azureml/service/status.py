@@ -61,7 +61,7 @@ _EXIT_CODE = re.compile(
     r"exit(?:ed)?(?: with)?(?: status)?[ _]codes?\b[\"':,\s]*(?:\"?value\"?[\"':\s]*)?(-?\d+)",
     re.IGNORECASE,
 )
-_FILE = re.compile(r"user_logs/std_log[\w-]*\.txt")
+_FILE = r"user_logs/std_log[\w-]*\.txt"
 _BEFORE_ERROR = re.compile(
     r"^.*?\b(?:Error|error message):? '?(?=\w+(?:\.\w+)*(?:Error|Exception|Interrupt|Exit)\b)"
 )
@@ -97,7 +97,7 @@ def reason_of(error: object) -> Reason:
     lines = [line.rstrip() for line in body.splitlines() if line.strip()]
     # The exit code may stand in the JSON around the body.
     exit_code = _EXIT_CODE.search(message)
-    file = _FILE.search(body)
+    file = re.search(_FILE, body)
 
     parts = _IN_PARTS.search(body)
     if parts:
@@ -209,7 +209,7 @@ CAPACITY = read_words(__file__)
 STATES: dict[str, RunState] = {word: RunState(ours) for word, ours in _TABLES["states"].items()}
 _WHY: dict[str, str] = _TABLES["reasons"]
 
-_MOMENT = re.compile(
+_MOMENT = (
     r"(?P<seconds>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?P<fraction>\.\d+)?(?P<zone>Z|[+-]\d\d:?\d\d)?"
 )
 
@@ -277,7 +277,7 @@ def listed_status(job: JsonMapping) -> RunStatus:
 def seconds(moment: str | None) -> float | None:
     """Return a time of the service, which has up to seven decimal places, as seconds since the
     epoch. None for a text of another form."""
-    match = _MOMENT.fullmatch(moment or "")
+    match = re.fullmatch(_MOMENT, moment or "")
     if match is None:
         return None
     zone = (match["zone"] or "Z").replace("Z", "+00:00")
@@ -353,31 +353,25 @@ ClusterOf = Callable[[str], JsonMapping | None]
 
 
 def hourly_price(
-    properties: JsonMapping,
+    body: Body,
     details: JsonMapping,
     cluster_of: ClusterOf,
     overlay: Overlay,
 ) -> float | None:
     """Return the price in US dollars for all instances; None if unknown, as it is for spot
-    capacity. `cluster_of` is called only if both `details` and the job's body, `properties`, lack
-    the machines."""
-    resources = mapping_at(properties, "resources")
+    capacity. `cluster_of` is called only if both `details` and the job's body lack the machines."""
     machines = mapping_at(details, "compute")
-    count = int(machines.get("instanceCount") or resources.get("instanceCount") or 1)
-    priority = machines.get("priority") or value_at(properties, "queueSettings", "jobTier")
-    compute = properties.get("computeId") or ""
-    instance_type = machines.get("vmSize")
+    count = int(machines.get("instanceCount") or body.instances)
+    priority = machines.get("priority") or body.tier
+    instance_type = machines.get("vmSize") or body.instance_type
 
-    if not instance_type:
-        if "/computes/" in compute and not compute.endswith("/serverless"):
-            cluster = mapping_at(cluster_of(compute), "properties", "properties")
-            instance_type = cluster.get("vmSize")
-            priority = cluster.get("vmPriority")
-        else:
-            instance_type = resources.get("instanceType")
+    is_told = machines.get("vmSize") or body.is_on_virtual_cluster
+    if body.compute and not is_told:
+        cluster = mapping_at(cluster_of(body.compute), "properties", "properties")
+        instance_type = cluster.get("vmSize")
+        priority = cluster.get("vmPriority")
 
-    tier = str(priority or "").replace("_", "").lower()
+    tier = str(priority).replace("_", "").lower()
     if not instance_type or tier in ("spot", "lowpriority"):
         return None
-    row = type_named("azureml", str(instance_type), overlay)
-    return hourly([(row, count)])
+    return hourly([(type_named("azureml", str(instance_type), overlay), count)])
