@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from cloudtrain.documents.document import load_table
@@ -164,7 +165,7 @@ _EVERY_MODE = ("ro_mount", "download", "direct")
 
 def yaml_job(job: JsonMapping, place: AzureMLAccount, *, remark: str = "") -> str:
     """Return `job`, the result of `job_of`, as YAML, below the command that sends it to `place`,
-    and the `remark`."""
+    and the `remark`. The ids in `job` get the prefix that YAML needs."""
     document = {"$schema": SCHEMA, "type": "command", **job}
     for name in ("code", "environment", "compute"):
         if name in job:
@@ -176,9 +177,7 @@ def yaml_job(job: JsonMapping, place: AzureMLAccount, *, remark: str = "") -> st
             own_modes = MODES.get(item["type"], ())
             if item.get("mode", "direct") not in (*_EVERY_MODE, *own_modes):
                 wrong.append(f"inputs.{name}.mode")
-            # `job` keeps its own inputs, without the prefix.
-            path = _yaml_job_id(item["path"])
-            document["inputs"] = {**document["inputs"], name: {**item, "path": path}}
+            item["path"] = _yaml_job_id(item["path"])
     if wrong:
         raise _refusal(wrong, "the YAML of Azure ML")
 
@@ -239,14 +238,14 @@ def forms_of(plan: Plan) -> dict[str, Callable[[], str]]:
     return {"az-cli": exports.to_yaml, "python": lambda: visible(exports.to_python())}
 
 
+@dataclass(frozen=True)
 class AzureMLExports:
     """Exports a plan to Azure's own tools. Everything is made from `plan.request`, the body that
     creates the job. Azure's own tools can start the job only when `plan.uploads` are in the
     workspace, such as the code and any environment made of an image. A `cloudtrain submit` of the
     same code uploads them."""
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
+    _plan: Plan
 
     @classmethod
     def of(cls, plan: Plan) -> AzureMLExports | None:

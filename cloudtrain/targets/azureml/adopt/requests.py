@@ -347,7 +347,10 @@ _SETTINGS = (
 
 def _settings(original: Original, body: Body, found: JsonObject) -> JsonObject:
     """Return the settings of the target. `found` is what the table of fields reads."""
-    found["compute"] = _compute(body.properties.get(COMPUTE), original)
+    # a compute of the job's own workspace by its name, any other by its id
+    start = f"/workspaces/{original.settings.get('workspace')}/computes/"
+    compute = body.text(COMPUTE).removeprefix("azureml:")
+    found["compute"] = compute.rpartition(start)[2] or None
     if EXPERIMENT not in original.replaced:
         found["experiment"] = body.experiment
     notifications = found.pop("notifications", {})
@@ -356,15 +359,6 @@ def _settings(original: Original, body: Body, found: JsonObject) -> JsonObject:
         found["notifications"] = {"emails": notifications["emails"], "on": events}
     settings = {**original.settings, **pick(found, _SETTINGS)}
     return {name: value for name, value in settings.items() if value not in (None, {}, [])}
-
-
-def _compute(compute: object, original: Original) -> str | None:
-    """Return the name of a compute of the job's own workspace, or else the complete id."""
-    if not compute:
-        return None
-    text = str(compute).removeprefix("azureml:")
-    start = f"/workspaces/{original.settings.get('workspace')}/computes/"
-    return text.rpartition(start)[2]
 
 
 # The Azure ML part of `cloudtrain adopt`.

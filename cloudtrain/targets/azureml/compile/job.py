@@ -290,6 +290,10 @@ def summary(
     account = parts.account
     checkpoint = body.outputs.get("checkpoint", {})
     limit = body.max_runtime
+    cost = ""
+    if machines.known is not None:
+        use = Use(Machines((machines,)), limit or body.lifetime)
+        cost = Spending.of([use]).text(is_spot=body.is_spot)
     processes_text = str(len(started) or "")
     if started and body.instances > 1:
         instances = len(started.started)
@@ -305,7 +309,7 @@ def summary(
         "checkpoint": checkpoint.get("uri"),
         "max runtime": format_duration(limit) if limit else "none: it runs until it ends",
         "tier": body.tier,
-        "cost": _cost(machines, body),
+        "cost": cost,
     }
     for label, text in pairs.items():
         if text:
@@ -341,15 +345,6 @@ def _environment(parts: Parts, body: Body) -> str:
     if environment.conda_file is not None:
         text = f"{text} with {environment.conda_file}"
     return f"{text}{registered}"
-
-
-def _cost(machines: MachineGroup, body: Body) -> str:
-    """Return the line about the most that the job can spend; empty if the catalogue lacks its
-    machines."""
-    if machines.known is None:
-        return ""
-    use = Use(Machines((machines,)), body.max_runtime or body.lifetime)
-    return Spending.of([use]).text(is_spot=body.is_spot)
 
 
 def compile_azureml(job: AnyJob, target: AzureML, context: CompileContext) -> Plan:
@@ -431,24 +426,20 @@ def overridden(
             mark = f"${{{{search_space.{name}}}}}"
             properties["command"] = properties["command"].replace(mark, hyperparameter_text(value))
 
-    problems = [*_shape_problems(request["properties"], properties), *_count_problems(properties)]
+    problems = list(_body_problems(request["properties"], properties))
     if problems:
         raise JobError(problems)
     return {**request, "properties": properties}
 
 
-def _shape_problems(written: JsonMapping, properties: JsonMapping) -> Iterator[Problem]:
+def _body_problems(written: JsonMapping, properties: JsonMapping) -> Iterator[Problem]:
     """Yield a problem for each part of the `properties` that has another type than readers of a
-    body rely on. `written` are the properties without the overrides."""
+    body rely on, or is too large. `written` are the properties without the overrides."""
     for name, (kind, word) in _SHAPES.items():
         is_there = name in written or name in properties
         if is_there and not isinstance(properties.get(name), kind):
             message = f"`{name}` must stay {word} in the body"
-            hint = "leave it out of the overrides"
-            yield Problem((OVERRIDES, name), message, hint, code="CT035")
-
-
-def _count_problems(properties: JsonMapping) -> Iterator[Problem]:
+            yield Problem((OVERRIDES, name), message, "leave it out of the overrides", code="CT035")
     for section, name in _COUNTS:
         count = value_at(properties, section, name)
         if isinstance(count, int) and count > MAX_COUNT:  # such as `instanceCount: 100000`

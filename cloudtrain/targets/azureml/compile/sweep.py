@@ -146,8 +146,7 @@ def _cannot(sweep: Sweep) -> Iterator[Problem]:
     if sweep.objective is None:
         yield _problem(("objective",), "Azure ML's sweep needs an objective", "add one")
     if sweep.strategy == "hyperband":
-        hint = "use `random` with `stop_early`"
-        yield _problem(("strategy",), "Azure ML has no hyperband", hint)
+        yield _problem(("strategy",), "Azure ML has no hyperband", "use `random` with `stop_early`")
     if sweep.strategy == "bayesian" and sweep.stop_early is not None:
         message = "Azure ML's Bayesian sampling stops no trial early"
         yield _problem(("stop_early",), message, "remove it, use `strategy: random`")

@@ -57,11 +57,11 @@ def account_incomplete(subject: Subject) -> Iterator[Fault]:
     """
     for name in subject.account.missing:
         message, line = _MISSING[name]
-        hint = (
+        yield Fault(
+            message,
             f"add `{line}` under `[azureml]` in `cloudtrain.toml`, or download the workspace's "
-            "`config.json` from the studio"
+            "`config.json` from the studio",
         )
-        yield Fault(message, hint)
 
 
 @rule("AZ102", Level.ERROR, Nature.FACT)

@@ -49,8 +49,7 @@ def mpi_without_count(subject: Subject) -> Iterator[Fault]:
     if body.kind == "Mpi" and body.distribution.get(_COUNT) is None:
         gpus = reading.group.gpus or 1
         message = f"an MPI distribution needs `{_COUNT}`, and the overrides remove it"
-        hint = f"set `distribution.processes_per_instance` to {gpus}"
-        yield Fault(message, hint, _COUNT_FIELD)
+        yield Fault(message, f"set `distribution.processes_per_instance` to {gpus}", _COUNT_FIELD)
 
 
 @rule("AZ303", Level.ERROR)

@@ -205,11 +205,11 @@ class Blobs:
         secret: str | None = answer.get("sasToken") or answer.get("key")
         if not secret:
             message = f"the secrets of `{path}` are of type `{answer.get('secretsType')}`"
-            hint = (
-                "ask for the role `Storage Blob Data Contributor` on the storage account, "
-                "which needs no secrets"
+            raise Denied(
+                message,
+                hint="ask for the role `Storage Blob Data Contributor` on the storage account, "
+                "which needs no secrets",
             )
-            raise Denied(message, hint=hint)
         return secret
 
 

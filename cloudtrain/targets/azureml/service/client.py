@@ -366,6 +366,5 @@ class Labels:
             version = self._versions.get(label.thing) or self.ask(client, label)
         except NotThere as error:
             message = f"the workspace has no `{label.name}`, so `latest` means no version"
-            hint = f"name a version: `azureml:{label.name}:1`"
-            raise TargetError(message, hint=hint) from error
+            raise TargetError(message, hint=f"name a version: `azureml:{label.name}:1`") from error
         return f"{label.thing}/versions/{version}"

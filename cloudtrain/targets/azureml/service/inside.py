@@ -95,11 +95,11 @@ def _address(client: Client, name: str, instance: int) -> str:
         message = f"the ssh service of `{name}` on instance {instance} is not ready: {why}"
         raise UsageError(message, hint="try again in two minutes", code="CT958")
 
-    hint = (
-        'add to `[azureml]`: `services.ssh = {type = "ssh", all_instances = true, '
-        'ssh_public_key = "ssh-ed25519 AAAA..."}`, the line of `~/.ssh/id_ed25519.pub`'
+    raise NotOpen(
+        f"`{name}` has no ssh service on instance {instance}",
+        hint='add to `[azureml]`: `services.ssh = {type = "ssh", all_instances = true, '
+        'ssh_public_key = "ssh-ed25519 AAAA..."}`, the line of `~/.ssh/id_ed25519.pub`',
     )
-    raise NotOpen(f"`{name}` has no ssh service on instance {instance}", hint=hint)
 
 
 def _proxy(environ: Mapping[str, str], name: str, address: str) -> str:

@@ -105,8 +105,7 @@ class Cutter:
     """Splits arriving bytes into lines. It keeps incomplete lines and characters, `pending`, until
     the rest arrives."""
 
-    def __init__(self) -> None:
-        self.pending = b""
+    pending: bytes = b""
 
     def feed(self, data: bytes) -> Iterator[str]:
         """Add bytes, and yield the lines that are now complete."""
@@ -303,11 +302,13 @@ class RunLog(Log[LogLine]):
         for name, address in self._list_files().items():
             self._addresses[name] = address
             writer = writer_of(self._body, name)
-            is_wanted = writer is not None and self._rank in (None, writer.rank)
-            if writer and is_wanted and self._instance in (None, writer.instance):
-                self._files.setdefault(name, LogFile(name, writer, self._marks.get(name)))
-            elif name.startswith(_SYSTEM):
-                self._files.setdefault(name, LogFile(name, Writer(0, None)))
+            is_wanted = name.startswith(_SYSTEM)
+            if writer is not None:
+                is_wanted = self._rank in (None, writer.rank)
+                is_wanted &= self._instance in (None, writer.instance)
+            if is_wanted:
+                file = LogFile(name, writer or Writer(0, None), self._marks.get(name))
+                self._files.setdefault(name, file)
 
     def tail(self, file: LogFile, count: int) -> tuple[float, list[str]]:
         """Return the time of a file's last change, and the lines in its last `count` bytes; the

@@ -233,12 +233,11 @@ class AzureMLService(Service):
         """Return the account; raise SettingsError if the settings name no workspace."""
         account = account_of(settings, self._environ, Path.cwd())
         if account.missing:
-            message = "cloudtrain cannot ask Azure ML, because no workspace is configured"
-            hint = (
-                "set `subscription_id`, `resource_group` and `workspace` under `[azureml]` "
-                "in cloudtrain.toml"
+            raise SettingsError(
+                "cloudtrain cannot ask Azure ML, because no workspace is configured",
+                hint="set `subscription_id`, `resource_group` and `workspace` under `[azureml]` "
+                "in cloudtrain.toml",
             )
-            raise SettingsError(message, hint=hint)
         return account
 
     def _job(self, ref: RunRef) -> JsonObject:

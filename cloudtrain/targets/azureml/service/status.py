@@ -247,24 +247,25 @@ def status_of(job: JsonMapping, details: JsonMapping, price: float | None, now: 
     if state.is_final:
         # `lastModifiedUtc` is earlier than the end (recorded 2026)
         end_time = seconds(details.get("endTimeUtc"))
-    status = RunStatus(
+    # A cluster's idle minutes before and after the job do not count.
+    last_time = end_time if state.is_final else now
+    billable = None
+    if start_time is not None and last_time is not None:
+        billable = max(0.0, last_time - start_time)
+    why = _why(word, job, details, billable)
+    return RunStatus(
         state=state,
-        reason=_WHY.get(word),
+        reason=why.text or None,
+        details=why.details,
+        exit_code=why.exit_code,
         created=creation_time,
         started=start_time,
         ended=end_time,
         transitions=_transitions(word, creation_time, start_time, end_time),
         page=_page(job),
+        billable_seconds=billable,
+        cost=None if price is None or billable is None else over(price, billable),
     )
-    status = _with_reason(status, job, details)
-
-    if start_time is None or (end_time is None and state.is_final):
-        return status
-    # A cluster's idle minutes before and after the job do not count.
-    last_time = now if end_time is None else end_time
-    billable = max(0.0, last_time - start_time)
-    cost = None if price is None else over(price, billable)
-    return replace(status, billable_seconds=billable, cost=cost)
 
 
 def listed_status(job: JsonMapping) -> RunStatus:
@@ -317,33 +318,25 @@ def _transitions(
     return tuple(phases)
 
 
-def _with_reason(status: RunStatus, job: JsonMapping, details: JsonMapping) -> RunStatus:
-    """Add why a run failed, was stopped, or waits."""
+def _why(word: str, job: JsonMapping, details: JsonMapping, billable: float | None) -> Reason:
+    """Return why a run failed, was stopped, or waits; without a text if that is not known. `word`
+    is the service's state now, and `billable` the seconds that the job has run."""
+    state = state_of(word)
     error = details.get("error")
-    if status.state is RunState.FAILED:
-        why = reason_of(error)
-        return replace(status, reason=why.text, details=why.details, exit_code=why.exit_code)
-    if status.state is RunState.STOPPED:
-        reason = _limit_note(status, job)
-        if reason is None and error:
-            reason = reason_of(error).text
-        return replace(status, reason=reason)
-    if status.reason is None and status.state in (RunState.PENDING, RunState.PREPARING):
+    if state is RunState.FAILED:
+        return reason_of(error)
+    if state is RunState.STOPPED:
+        limit = Body(job).max_runtime
+        if limit and billable is not None and billable >= limit:
+            return Reason(f"it reached `max_runtime` ({format_duration(limit)})")
+        return Reason(reason_of(error).text if error else "")
+
+    text = _WHY.get(word, "")
+    if not text and state in (RunState.PENDING, RunState.PREPARING):
         # The service's last warning usually explains why a job is waiting.
-        for item in reversed(details.get("warnings") or ()):
-            if item.get("message"):
-                return replace(status, reason=" ".join(str(item["message"]).split()))
-    return status
-
-
-def _limit_note(status: RunStatus, job: JsonMapping) -> str | None:
-    """Return a note if a job reached its time limit, else None."""
-    limit = Body(job).max_runtime
-    if not limit or status.started is None or status.ended is None:
-        return None
-    if status.ended - status.started < limit:
-        return None
-    return f"it reached `max_runtime` ({format_duration(limit)})"
+        for item in details.get("warnings") or ():
+            text = str(item.get("message") or text)
+    return Reason(" ".join(text.split()))
 
 
 # The billed machines of a job, and their cost per hour at list prices or at the user's own prices.

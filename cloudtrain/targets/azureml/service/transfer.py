@@ -462,11 +462,11 @@ def make_asset(
                 f"the environment `{asset}` exists already, and Azure ML does not change it: "
                 f"{error}"
             )
-            hint = (
-                "raise `asset_version`, or use what exists: `environment: {azureml: "
-                f"azureml:{asset}}}`"
-            )
-            raise TargetError(message, hint=hint) from None
+            raise TargetError(
+                message,
+                hint="raise `asset_version`, or use what exists: `environment: {azureml: "
+                f"azureml:{asset}}}`",
+            ) from None
     return True
 
 
