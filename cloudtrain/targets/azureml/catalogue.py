@@ -74,8 +74,8 @@ def curated_environment(framework: str, version: str | None) -> Curated | None:
     for row in CURATED:
         if row.framework != framework:
             continue
-        known = [f"{one}." for one in (row.version, row.former) if one]
-        if version is None or f"{version}.".startswith(tuple(known)):
+        known = (f"{row.version}.", f"{row.former}.")
+        if version is None or f"{version}.".startswith(known):
             return row
     return None
 
@@ -231,19 +231,16 @@ def _machine(
 
     # The InfiniBand facts come from Microsoft.Compute, or else from the size's name.
     enabled = capabilities.get("rdmaenabled", "").casefold()
+    has_infiniband = enabled == "true"
+    why = "InfiniBand not known"
     if enabled in ("true", "false"):
-        has_infiniband = enabled == "true"
         why = f"Microsoft.Compute: RdmaEnabled {enabled}"
     elif properties:
         has_infiniband = properties.has_infiniband
         why = properties.text
-    else:
-        has_infiniband = False
-        why = "InfiniBand not known"
     cells["source"] = f"{source}; {why}"
     if has_infiniband:
-        cells["interconnect"] = "rdma"
-        cells["fabric"] = "infiniband"
+        cells |= {"interconnect": "rdma", "fabric": "infiniband"}
     return cells
 
 

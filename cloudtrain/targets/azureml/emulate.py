@@ -55,28 +55,7 @@ from cloudtrain.targets.common.specification import (
     StartedProcess,
 )
 
-# The locations of an emulated job's instances, data and code on this machine.
-
 LOOPBACK = "127.0.0.1"
-
-
-def local_layout(
-    body: Body, account: LocalAccount, run_dir: str, run_name: str, workspace: str
-) -> JobLayout:
-    """Each instance has a different host address, because some tools count hosts. All processes
-    listen at 127.0.0.1, on free ports that are chosen when the job starts."""
-    data = f"{run_dir}/data"
-    gpus = account.machine.gpus
-    return JobLayout(
-        run_name=run_name,
-        workspace_id=workspace,
-        hosts=addresses("127.0", 1, body.instances),
-        endpoint=lambda instance, port: (LOOPBACK, f"${{{{ports.instance_{instance}_{port}}}}}"),
-        data=data,
-        code=tuple(f"{run_dir}/instances/{number}/wd" for number in range(body.instances)),
-        paths=local_paths(body, data),
-        gpus=gpus and max(1, gpus // body.instances),
-    )
 
 
 # One emulated job: the body that Azure ML would get, and this machine.
@@ -283,7 +262,20 @@ def _stage(job: TrainingJob, target: LocalSettings, context: CompileContext) -> 
 
     body = Body(plan.request)
     run_dir = account.run_dir(context.run_name)
-    layout = local_layout(body, account, run_dir, context.run_name, ACCOUNT.workspace_id)
+    data = f"{run_dir}/data"
+    gpus = account.machine.gpus
+    layout = JobLayout(
+        run_name=context.run_name,
+        workspace_id=ACCOUNT.workspace_id,
+        # each instance has a different address, because some tools count hosts
+        hosts=addresses("127.0", 1, body.instances),
+        # all processes listen on free ports that are chosen when the job starts
+        endpoint=lambda instance, port: (LOOPBACK, f"${{{{ports.instance_{instance}_{port}}}}}"),
+        data=data,
+        code=tuple(f"{run_dir}/instances/{number}/wd" for number in range(body.instances)),
+        paths=local_paths(body, data),
+        gpus=gpus and max(1, gpus // body.instances),
+    )
     return Stage(job, body, layout, account, target.python or account.python, run_dir)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from functools import cache
 from operator import mul
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -639,8 +640,7 @@ def sent(job: TrainingJob, settings: AzureML) -> JsonObject:
         model = job if field.job == source else settings
         for path, value in values_set(model, source):
             with suppress(Inexpressible):
-                encoded = codec.encode(value)
-                _put(body, _renamed(path, source, field.request), encoded)
+                _put(body, _renamed(path, source, field.request), codec.encode(value))
     return body
 
 
@@ -668,8 +668,7 @@ def read_fields(properties: JsonMapping) -> JsonObject:
     for field, codec in _coded_fields():
         for path, value in _values_at(properties, field.request):
             with suppress(Inexpressible):
-                decoded = codec.decode(value)
-                _put(job, _renamed(path, field.request, field.job), decoded)
+                _put(job, _renamed(path, field.request, field.job), codec.decode(value))
     return job
 
 
@@ -711,7 +710,7 @@ def _usual_of(path: str) -> JsonObject:
     for request, value in USUAL.items():
         key = request.removeprefix(path)
         if request.startswith(path) and "." not in key:
-            usual[key] = dict(value) if value == {} else value
+            usual[key] = copy(value)
     return usual
 
 

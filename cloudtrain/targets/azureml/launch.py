@@ -79,15 +79,15 @@ def fill_command(body: Body, paths: Mapping[str, str]) -> str:
 
     parts = []
     end = 0
-    open_quote = ""
+    quote_before = ""
     for reference in find_references(command):
         value = paths.get(reference.inner)
         if value is None:
             continue
         between = command[end : reference.start]
-        open_quote = _open_quote(open_quote + between)
+        quote_before = open_quote(quote_before + between)
         if reference.inner not in literals:
-            value = _quote_for(value, open_quote)
+            value = _quote_for(value, quote_before)
         parts += [between, value]
         end = reference.end
     return "".join([*parts, command[end:]])
@@ -106,7 +106,7 @@ _CLOSED = r"""(?s)\\.|'[^']*'|"(?:\\.|[^"\\])*\""""
 """Matches an escaped character, or a text with the quotes around it."""
 
 
-def _open_quote(text: str) -> str:
+def open_quote(text: str) -> str:
     """Return the quote that is open at the end of a shell text: `'`, `"` or nothing."""
     match = re.search("['\"]", re.sub(_CLOSED, "", text))
     return match[0] if match else ""
@@ -190,33 +190,24 @@ def service_layout(body: Body, run_name: str, workspace_id: str, gpus: int | Non
 FIRST_PORT = 2222
 
 
-@dataclass(frozen=True)
-class Task:
-    """One process of the TensorFlow cluster: a parameter server (`ps`) or a worker."""
-
-    kind: str
-    index: int
-    instance: int
-    local_rank: int
-    """Its number on the instance, which also sets its port."""
-
-
-def tasks(body: Body) -> tuple[Task, ...]:
-    """Return the parameter servers, followed by the workers."""
+def tasks(body: Body) -> list[Process]:
+    """Return the processes of the TensorFlow cluster, still without variables: the parameter
+    servers (`ps`), followed by the workers. Servers have the ranks behind the workers. The number
+    of a process on its instance, `local_rank`, also sets its port."""
     servers = body.parameter_servers
     workers = body.workers
     # The workers begin behind the servers if every task can have an instance of its own.
     first_worker = servers if servers + workers <= body.instances else 0
-    roles = [("ps", number, number) for number in range(servers)]
+    roles = [("ps", workers + number, number) for number in range(servers)]
     roles += [("worker", number, first_worker + number) for number in range(workers)]
 
     all_tasks = []
     counts = [0] * body.instances
-    for kind, index, place in roles:
+    for kind, rank, place in roles:
         instance = place % body.instances
-        all_tasks.append(Task(kind, index, instance, counts[instance]))
+        all_tasks.append(Process(instance, kind, (), {}, rank, counts[instance]))
         counts[instance] += 1
-    return tuple(all_tasks)
+    return all_tasks
 
 
 # The processes that each distribution starts, with the variables that distinguish them.
@@ -287,25 +278,23 @@ def _tensorflow(body: Body, layout: JobLayout) -> Iterator[Alike]:
     all_tasks = tasks(body)
     cluster: dict[str, list[str]] = {}
     for task in all_tasks:
-        address = layout.endpoint(task.instance, FIRST_PORT + task.local_rank)
-        cluster.setdefault(task.kind, []).append(":".join(address))
+        address = layout.endpoint(task.instance, FIRST_PORT + (task.local_rank or 0))
+        cluster.setdefault(task.role, []).append(":".join(address))
     shared = json.dumps(cluster)
 
-    def group(kind: str, first_rank: int) -> Alike:
-        members = [task for task in all_tasks if task.kind == kind]
+    def group(kind: str) -> Alike:
+        members = [task for task in all_tasks if task.role == kind]
 
         def process(number: int) -> Process:
-            task = members[number]
-            own = json.dumps({"type": kind, "index": task.index})
+            own = json.dumps({"type": kind, "index": number})
             env = {"TF_CONFIG": f'{{"cluster": {shared}, "task": {own}, "environment": "cloud"}}'}
-            rank = first_rank + task.index
-            return Process(task.instance, kind, (), env, rank, task.local_rank)
+            return replace(members[number], env=env)
 
         places = tuple((task.instance, 1) for task in members)
         return Alike(kind, places, process)
 
-    yield group("ps", body.workers)
-    yield group("worker", 0)
+    yield group("ps")
+    yield group("worker")
 
 
 def _one_process(_: Body, __: JobLayout) -> Iterator[Alike]:

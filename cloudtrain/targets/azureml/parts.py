@@ -118,9 +118,7 @@ def _tensorflow(distribution: TensorFlow, instances: int) -> JsonObject:
         workers = workers or max(1, instances - servers)
 
     body = {"distributionType": "TensorFlow", "parameterServerCount": servers}
-    if workers is not None:
-        body["workerCount"] = workers
-    return body
+    return present({**body, "workerCount": workers})
 
 
 # Ids in Azure Resource Manager.

@@ -13,8 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
+from cloudtrain.errors import TargetError
 from cloudtrain.job.data import Checkpoint
 from cloudtrain.job.distribution import MPI, Distribution, NoDistribution, Ray, Torch
 from cloudtrain.job.model import overrides_of
@@ -54,7 +55,7 @@ from cloudtrain.targets.azureml.fields import (
     duration_seconds,
 )
 from cloudtrain.targets.azureml.parts import LAUNCHER, SERVERLESS, is_virtual_cluster, machines_of
-from cloudtrain.targets.azureml.settings import AzureMLAccount
+from cloudtrain.targets.azureml.settings import AzureMLAccount, workspace_id
 from cloudtrain.targets.common.fields import keys_of_fields
 
 Request = JsonMapping
@@ -74,9 +75,11 @@ _SPOT_LIFETIME = 7 * 86_400
 
 _COMPONENT = "componentId"
 
-_PAID = {JOB_TYPE, COMPUTE, QUEUE, "resources", "limits", "instanceType", "instanceCount"}
-_PAID |= {"maxInstanceCount", "jobTier", "timeout", "trialTimeout", "maxTotalTrials", _COMPONENT}
-_PAID.add("scalePolicy")
+_PAID = {
+    JOB_TYPE, COMPUTE, QUEUE, "resources", "limits", "instanceType", "instanceCount",
+    "maxInstanceCount", "jobTier", "timeout", "trialTimeout", "maxTotalTrials", _COMPONENT,
+    "scalePolicy",
+}  # fmt: skip
 """The fields of the body that decide what is paid for."""
 
 _PAID_FOLDED = {name.casefold() for name in _PAID}
@@ -476,7 +479,9 @@ def read(subject: Subject) -> AzureMLReading:
     return subject.reading
 
 
-DATASTORE_ADDRESS = (
+# The addresses of files that Azure ML uses: paths in datastores and in storage accounts.
+
+_DATASTORE = (
     r"(?is)azureml://(?:subscriptions/(?P<subscription>[^/]+)/resourcegroups/(?P<group>[^/]+)/(?:providers/[^/]+/)?"
     r"workspaces/(?P<workspace>[^/]+)/)?datastores/(?P<store>[^/]+)(?:/paths(?=/|"
     r"$))?(?:/(?P<path>.*))?"
@@ -484,37 +489,75 @@ DATASTORE_ADDRESS = (
 """Matches the long form, the short form, and the form without `paths` in which the service names a
 job's artifacts."""
 
-HADOOP_ADDRESS = r"(?s)(?:wasbs?|abfss?)://(?P<container>[^@/]+)@(?P<host>(?:(?P<account>[^./]+)\.)?[^/]+)(?:/(?P<path>.*))?"
+_HADOOP = r"(?s)(?:wasbs?|abfss?)://(?P<container>[^@/]+)@(?P<host>(?:(?P<account>[^./]+)\.)?[^/]+)(?:/(?P<path>.*))?"
 
-_BLOB = (
-    r"https?://(?P<account>[^./]+)\.(?:blob|"
-    r"dfs)\.[^/]+/(?P<container>[^/?]+)(?P<path>/[^?]*)?(?:\?.*)?"
-)
+
+@dataclass(frozen=True)
+class DatastorePlace:
+    """A folder or file in a datastore. `workspace` is an ARM id."""
+
+    workspace: str
+    name: str
+    path: str = ""
+
+
+@dataclass(frozen=True)
+class BlobPlace:
+    """A folder or file in a storage account. `signature` is the text after the `?` of its
+    address."""
+
+    account_url: str
+    container: str
+    path: str = ""
+    signature: str = ""
+
+
+Where = DatastorePlace | BlobPlace
+
+
+def place_of(uri: str, workspace: str) -> Where:
+    """A datastore belongs to `workspace`, an ARM id, if the address does not name another
+    workspace. Raises `TargetError` if the text is not the address of a file, or the storage is of
+    an unsupported kind."""
+    match = re.fullmatch(_DATASTORE, uri)
+    if match:
+        if match["workspace"]:
+            workspace = workspace_id(match["subscription"], match["group"], match["workspace"])
+        return DatastorePlace(workspace, match["store"], match["path"] or "")
+
+    match = re.fullmatch(_HADOOP, uri)
+    if match:
+        return BlobPlace(_account_url(match["host"]), match["container"], match["path"] or "")
+    parts = urlsplit(uri)
+    container, _, path = parts.path.lstrip("/").partition("/")
+    if parts.scheme == "https" and container and re.search(r"\.(blob|dfs)\.", parts.netloc):
+        return BlobPlace(_account_url(parts.netloc), container, unquote(path), parts.query)
+
+    message = f"cloudtrain cannot copy from `{uri}`"
+    raise TargetError(
+        message, hint="`az ml data show` prints the address of a data asset", code="CT936"
+    )
+
+
+def _account_url(host: str) -> str:
+    """Return the storage account's address for the blob protocol. Data Lake addresses have another
+    host (`.dfs.`)."""
+    return f"https://{host.replace('.dfs.', '.blob.', 1)}"
 
 
 def split_azure_uri(uri: str, account: AzureMLAccount) -> tuple[str, ...]:
     """Split an address into parts, which are the same for every address of the same data. For
     example, a datastore's address may or may not include the workspace of `account`, and a
     container has `https:`, `wasbs:` and `abfss:` addresses."""
-    if match := re.fullmatch(DATASTORE_ADDRESS, uri):
-        below = _below(match["path"])
-        names = (match["subscription"], match["group"], match["workspace"])
-        own = (account.subscription_id, account.resource_group, account.workspace)
-        if match["workspace"] is None or _folded(names) == _folded(own):
-            return ("azureml", match["store"], *below)
-        return ("azureml", *names, match["store"], *below)
+    try:
+        place = place_of(uri, account.workspace_id)
+    except TargetError:
+        return split_uri(uri)
 
-    match = re.fullmatch(_BLOB, uri) or re.fullmatch(HADOOP_ADDRESS, uri)
-    if match and match["account"]:
-        below = _below(unquote(match["path"] or ""))
-        return ("storage", match["account"], match["container"], *below)
-    return split_uri(uri)
-
-
-def _folded(names: Sequence[str]) -> list[str]:
-    return [name.casefold() for name in names]
-
-
-def _below(path: str | None) -> list[str]:
-    """Return the names in a path, without empty ones."""
-    return [part for part in (path or "").split("/") if part]
+    below = [part for part in place.path.split("/") if part]
+    if isinstance(place, BlobPlace):
+        name = place.account_url.partition("://")[2].partition(".")[0]
+        return ("storage", name, place.container, *below)
+    if place.workspace.casefold() == account.workspace_id.casefold():
+        return ("azureml", place.name, *below)
+    return ("azureml", place.workspace, place.name, *below)

@@ -238,11 +238,12 @@ class AzureMLAccount(NamedTuple):
         credential, _, rest = place.rpartition("@")
         parts = [unquote(part) for part in rest.split(":")]
         if len(parts) not in (3, 4) or not all(parts):
-            hint = (
-                "write `azureml://SUBSCRIPTION:RESOURCE_GROUP:WORKSPACE/RUN`, as `cloudtrain "
-                "ps` shows it"
+            raise UsageError(
+                f"`{place}` does not name a workspace",
+                hint="write `azureml://SUBSCRIPTION:RESOURCE_GROUP:WORKSPACE/RUN`, as `cloudtrain "
+                "ps` shows it",
+                code="CT933",
             )
-            raise UsageError(f"`{place}` does not name a workspace", hint=hint, code="CT933")
         subscription_id, resource_group, workspace, *clouds = parts
         return cls(
             subscription_id,

@@ -10,7 +10,8 @@ import pytest
 
 from cloudtrain.errors import TargetError, UsageError
 from cloudtrain.targets.azureml.compile.places import places_of
-from cloudtrain.targets.azureml.service.blobs import READ, BlobPlace, DatastorePlace, place_of
+from cloudtrain.targets.azureml.reading import BlobPlace, DatastorePlace, place_of
+from cloudtrain.targets.azureml.service.blobs import READ
 from cloudtrain.targets.azureml.service.service import AzureMLService
 from tests.fakes.azureml import FakeAzure
 from tests.fakes.azureml import history as run_history

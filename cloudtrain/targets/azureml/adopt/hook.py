@@ -20,8 +20,10 @@ CODE = "code.tar.gz"
 MADE_UP = ("display_name", "experiment_name")
 """Without them, the SDK makes up a name, and takes that of the script's folder."""
 
-OPERATIONS = ("get", "list", "stream", "download", "archive", "restore", "begin_delete", "invoke")
-OPERATIONS += ("create_or_update", "begin_create_or_update")
+OPERATIONS = (
+    "get", "list", "stream", "download", "archive", "restore", "begin_delete", "invoke",
+    "create_or_update", "begin_create_or_update",
+)  # fmt: skip
 """The methods that ask the service. Those of jobs, assets and workspaces have other stand-ins."""
 
 
@@ -138,14 +140,10 @@ def install(module, emit, keep):
     module.MLClient.from_config = classmethod(client_from_config)
     operations.JobOperations.create_or_update = create_job
     operations.JobOperations.get = get_job
-    for name in (
-        "EnvironmentOperations",
-        "DataOperations",
-        "ModelOperations",
-        "ComponentOperations",
-    ):
-        if hasattr(operations, name):
-            getattr(operations, name).get = get_asset
+    for name in ("Environment", "Data", "Model", "Component"):
+        kind = getattr(operations, name + "Operations", None)
+        if kind:
+            kind.get = get_asset
     operations.WorkspaceOperations.get = get_workspace
 
 

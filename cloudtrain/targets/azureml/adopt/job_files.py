@@ -38,10 +38,7 @@ _WORKSPACE = (
     r"/providers/Microsoft\.MachineLearningServices/workspaces/(?P<workspace>[^/]+)"
 )
 
-TABLES = load_table(__file__, "../export.toml")
-"""The names that azure-ai-ml has for the parts of a job."""
-
-_KINDS: dict[str, str] = TABLES["kinds"]
+_KINDS: dict[str, str] = load_table(__file__, "../export.toml")["kinds"]
 _SHARED = frozenset(field.word.partition(".")[0] for field in FIELDS if field.word)
 """Fields that the table codes."""
 

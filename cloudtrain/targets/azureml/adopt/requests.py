@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import replace
-from math import isfinite
 from pathlib import Path as File
 from typing import Any
 
@@ -64,6 +62,7 @@ from cloudtrain.targets.azureml.parts import (
 from cloudtrain.targets.azureml.reading import DEFAULT_EXPERIMENT, Body
 from cloudtrain.targets.azureml.settings import AzureML, account_of
 from cloudtrain.targets.common.compiling import hyperparameter_text
+from cloudtrain.targets.common.services import own_value
 
 # Find command jobs in documents: the body of a PUT, the service's answer, a job file of `az ml`.
 
@@ -102,8 +101,7 @@ def _from_body(
     """Yield the jobs of `data`, a body of the REST API or the service's answer, whose fields are in
     `properties`."""
     kind = str(properties[JOB_TYPE]).lower()
-    identity = str(data.get("id", ""))
-    name = str(data.get("name") or identity.rpartition("/")[2] or "")
+    name = str(data.get("name") or data.get("id") or "").rpartition("/")[2]
     settings = workspace_in(data)
     if kind == "pipeline":
         yield from _steps(properties, name, settings, folder)
@@ -311,15 +309,10 @@ def _parse(text: object) -> object:
     unchanged."""
     if not isinstance(text, str):
         return text
-    if text in _BOOLEANS:
-        return _BOOLEANS[text]
-    for number_type in (int, float):
-        with suppress(ValueError):
-            value = number_type(text)
-            # The job must send the same text: `007` and `1_000` stay texts.
-            if isfinite(value) and hyperparameter_text(value) == text:
-                return value
-    return text
+    value = _BOOLEANS.get(text, own_value(text))
+    # The job must send the same text: `007` and `1e3` stay texts.
+    is_same = isinstance(value, int | float) and hyperparameter_text(value) == text
+    return value if is_same else text
 
 
 _BOOLEANS = {"True": True, "False": False}

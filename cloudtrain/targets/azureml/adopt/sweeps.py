@@ -62,8 +62,7 @@ def _first_trial(body: JsonMapping) -> JsonObject:
 
     for name, space in body["searchSpace"].items():
         command = command.replace(f"${{{{search_space.{name}}}}}", f"${{{{inputs.{name}}}}}")
-        value = hyperparameter_text(_first_value(space))
-        inputs[name] = {"jobInputType": LITERAL, "value": value}
+        inputs[name] = {"jobInputType": LITERAL, "value": hyperparameter_text(_first_value(space))}
 
     job |= {JOB_TYPE: "Command", "command": command, "inputs": inputs}
     timeout = mapping(body.get("limits")).get("trialTimeout")

@@ -11,7 +11,7 @@ import hashlib
 import posixpath
 import re
 import shlex
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from cloudtrain.errors import JobError, Problem, did_you_mean
@@ -109,10 +109,12 @@ def inputs_of(job: TrainingJob, account: AzureMLAccount, problems: list[Problem]
     body."""
     inputs: JsonObject = {}
     for name, item in job.inputs.items():
-        count_before = len(problems)
-        inputs[name] = _input(name, item, account, problems)
-        if len(problems) > count_before:
-            inputs[name] = {"jobInputType": item.type, "uri": f"{DEFAULT_STORE}/unknown/{name}"}
+        uri = _uri(item, account)
+        wrong = list(_input_problems(name, item, uri))
+        problems += wrong
+        inputs[name] = {"jobInputType": item.type, "uri": f"{DEFAULT_STORE}/unknown/{name}"}
+        if not wrong:
+            inputs[name] = _input(item, uri)
     return inputs
 
 
@@ -147,59 +149,54 @@ def outputs_of(
     return outputs
 
 
-def _input(name: str, item: Input, account: AzureMLAccount, problems: list[Problem]) -> JsonObject:
-    """Return an input of the body. If it is not possible, the reason is added to `problems`."""
+def _input(item: Input, uri: str | None) -> JsonObject:
+    """Return an input of the body."""
     if item.value is not None:
         return {"jobInputType": LITERAL, "value": hyperparameter_text(item.value)}
-    uri = _uri(name, item, account, problems)
     body: JsonObject = {"jobInputType": item.type, "uri": uri}
     if {"mode", "access"} & item.model_fields_set:
-        mode = _INPUT_MODES.get((item.mode, item.access))
-        if mode is None:
-            problems.append(_no_mode(name, item))
-        body["mode"] = mode
+        body["mode"] = _INPUT_MODES[item.mode, item.access]
     return body
 
 
-def _no_mode(name: str, item: Input) -> Problem:
-    if item.mode == "pipe":
-        field = "mode"
-        message = f"input `{name}` is a pipe, which only SageMaker has"
-        hint = "use `mount` to read on demand, or `download`"
-    else:
-        field = "access"
-        message = f"input `{name}` cannot be written to with the mode `{item.mode}`"
-        hint = "use `mode: mount`, or remove `access: rw`"
-    return Problem(("inputs", name, field), message, hint, code="CT031")
-
-
-def _uri(name: str, item: Input, account: AzureMLAccount, problems: list[Problem]) -> str | None:
-    """Return the address of an input, or the id of its asset. None if there is none, with the
-    reason added to `problems`."""
-    place = item.azureml
-    if place is None:
+def _input_problems(name: str, item: Input, uri: str | None) -> Iterator[Problem]:
+    """Yield why Azure ML cannot read an input. `uri` is its address there, if it has one."""
+    if item.value is not None:
+        return
+    path = ("inputs", name)
+    if item.azureml is None:
         message = f"input `{name}` has no location on Azure ML"
         hint = (
             f"add `azureml: azureml:NAME:VERSION` or `azureml: {DEFAULT_STORE}/PATH` under "
             f"`inputs.{name}`"
         )
-        problems.append(Problem(("inputs", name), message, hint, code="CT032"))
-        return None
-
-    if place.startswith(SCHEMES):
-        return place
-    kind = "models" if item.type in MODELS else "data"
-    asset = asset_id(account.workspace_id, place, kind)
-    if asset is None:
-        path = ("inputs", name, "azureml")
+        yield Problem(path, message, hint, code="CT032")
+    elif uri is None:
+        place = item.azureml
         message = f"Azure ML cannot read from `{place}`, which names no version of a data asset"
         hint = (
             f"use `azureml:NAME:VERSION`, `azureml:NAME@latest`, `{DEFAULT_STORE}/PATH` or an "
             f"`https://`, `wasbs://` or `abfss://` address; `./{place.lstrip('/')}` uploads it "
             "from this machine"
         )
-        problems.append(Problem(path, message, hint, code="CT032"))
-    return asset
+        yield Problem((*path, "azureml"), message, hint, code="CT032")
+
+    if item.mode == "pipe":
+        message = f"input `{name}` is a pipe, which only SageMaker has"
+        hint = "use `mount` to read on demand, or `download`"
+        yield Problem((*path, "mode"), message, hint, code="CT031")
+    elif (item.mode, item.access) not in _INPUT_MODES:
+        message = f"input `{name}` cannot be written to with the mode `{item.mode}`"
+        hint = "use `mode: mount`, or remove `access: rw`"
+        yield Problem((*path, "access"), message, hint, code="CT031")
+
+
+def _uri(item: Input, account: AzureMLAccount) -> str | None:
+    """Return the address of an input, or the id of its asset; None if there is none."""
+    place = item.azureml or ""
+    if place.startswith(SCHEMES):
+        return place
+    return asset_id(account.workspace_id, place, "models" if item.type in MODELS else "data")
 
 
 # The environment of a job: a registered one, a curated one by framework and version, or one made of
@@ -268,12 +265,12 @@ def _refuse_names(environment: Environment) -> None:
     """Raise `JobError` if a job with an existing environment describes a new one."""
     for field in ASSET_FIELDS:
         if getattr(environment, field):
-            message = (
+            raise _wrong(
+                field,
                 f"`{field}` applies only to an environment that cloudtrain registers; "
-                "this job's already exists"
+                "this job's already exists",
+                "remove it, or define the environment with `image` or `build`",
             )
-            hint = "remove it, or define the environment with `image` or `build`"
-            raise _wrong(field, message, hint)
 
 
 def _asset_from_image(
@@ -282,12 +279,12 @@ def _asset_from_image(
     properties: JsonObject = {"image": image}
     if environment.conda_file is not None:
         if context.conda is None:
-            message = f"the bundle has no file `{environment.conda_file}`"
-            hint = (
+            raise _wrong(
+                "conda_file",
+                f"the bundle has no file `{environment.conda_file}`",
                 "write the path relative to `source_dir`, and check that no ignore file "
-                "excludes the file"
+                "excludes the file",
             )
-            raise _wrong("conda_file", message, hint)
         properties["condaFile"] = context.conda
     return _asset(environment, properties, context)
 
@@ -299,13 +296,14 @@ def _asset_from_build(
     dockerfile = posixpath.normpath(environment.dockerfile or "Dockerfile")
     if context.build is None:  # the folder has no Dockerfile
         file = posixpath.normpath(f"{folder}/{dockerfile}")
-        hint = (
-            "write the folder's path relative to `source_dir`, and the file's name in `dockerfile`"
+        raise _wrong(
+            "build",
+            f"the bundle has no file `{file}`",
+            "write the folder's path relative to `source_dir`, and the file's name in `dockerfile`",
         )
-        raise _wrong("build", f"the bundle has no file `{file}`", hint)
     # The folder's address is known only after its upload, which replaces the placeholder.
-    definition = {"build": {"contextUri": FOLDER, "dockerfilePath": dockerfile}}
-    return _asset(environment, definition, context)
+    build = {"contextUri": FOLDER, "dockerfilePath": dockerfile}
+    return _asset(environment, {"build": build}, context)
 
 
 def _asset(
@@ -371,8 +369,9 @@ def _curated_id(framework: str, version: str | None) -> str:
     by_id = "name any environment by id: `azureml: azureml://registries/azureml/environments/...`"
     if not versions:
         message = f"Azure ML has no curated environment for `{framework}`"
-        hint = f"use `framework: pytorch` with `requirements`, or {by_id}"
-        raise _wrong("framework", message, hint)
+        raise _wrong(
+            "framework", message, f"use `framework: pytorch` with `requirements`, or {by_id}"
+        )
     message = f"no curated environment of `{framework}` {version} is known"
     raise _wrong("version", message, f"{did_you_mean(version or '', versions)}, or {by_id}")
 
@@ -411,7 +410,7 @@ def command_of(job: TrainingJob) -> str:
         line = resolve_text(job.command, texts)
     elif job.entry_point is not None:
         free = free_texts(job)
-        line = " ".join(quote_word(word, free) for word in _words(job, texts))
+        line = " ".join(quote_word(word, free) for word in words_of(job, texts))
         if "/" in job.entry_point:
             line = f"{_WITH_CODE} {line}"
     else:
@@ -437,7 +436,7 @@ def quote_word(word: str, free: Collection[str] = ()) -> str:
     return word
 
 
-def _words(job: TrainingJob, texts: dict[str, str]) -> Iterable[str]:
+def words_of(job: TrainingJob, texts: dict[str, str]) -> Iterable[str]:
     """Return the command line of a job with an `entry_point`, word by word."""
     assert job.entry_point is not None
     script = resolve_text(job.entry_point, texts)
@@ -514,7 +513,7 @@ def refuse_blob_name(path: str) -> str | None:
     parts = path.split("/")
     if re.search(_CONTROL, path):
         return "whose name has a control character in it"
-    if any(part.endswith(".") for part in parts):
+    if re.search(r"\.(?:/|$)", path):
         return "whose name ends with a dot"
     if len(path) > _LONGEST_BLOB or max(map(len, parts)) > _LONGEST_PART:
         return "whose path is too long"

@@ -20,12 +20,15 @@ from cloudtrain.job.processing import ProcessingJob
 from cloudtrain.job.training import TrainingJob
 from cloudtrain.plans.plan import Plan
 from cloudtrain.runtime.azureml_processing import MODULE
-from cloudtrain.targets.azureml.compile.places import free_texts, quote_word, reference_texts
+from cloudtrain.targets.azureml.compile.places import (
+    free_texts,
+    quote_word,
+    reference_texts,
+    words_of,
+)
 from cloudtrain.targets.azureml.parts import without
 from cloudtrain.targets.common.compiling import (
-    hyperparameter_argv,
     hyperparameter_text,
-    resolve_hyperparameters,
     resolve_text,
 )
 
@@ -81,9 +84,7 @@ def _command(job: ProcessingJob, view: TrainingJob) -> str | None:
     if job.command is not None:
         program = ["bash", "-c", resolve_text(job.command, texts)]
     elif job.entry_point is not None:
-        script = resolve_text(job.entry_point, texts)
-        arguments = hyperparameter_argv(resolve_hyperparameters(view.hyperparameters, texts))
-        program = ["python" if script.endswith(".py") else "bash", script, *arguments]
+        program = [*words_of(view, texts)]
     else:
         return None
 

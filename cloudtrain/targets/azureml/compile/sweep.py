@@ -172,8 +172,9 @@ def _cannot_share(job: JsonMapping) -> Iterator[Problem]:
     resources = job.get("resources") or {}
     if not job.get(COMPUTE) and not resources.get("instanceType"):
         message = "Azure ML's sweep needs a cluster, or an instance type of serverless compute"
-        hint = "add `compute` to `[azureml]` in cloudtrain.toml"
-        yield _problem(("job", "resources"), message, hint)
+        yield _problem(
+            ("job", "resources"), message, "add `compute` to `[azureml]` in cloudtrain.toml"
+        )
     for name, item in (job.get("outputs") or {}).items():
         if not item or not item.get("uri"):
             continue

@@ -160,12 +160,12 @@ def serverless_without_type(subject: Subject) -> Iterator[Fault]:
     """
     body = read(subject).body
     if body.compute is None and not body.instance_type:
-        message = "no instance type is named, so Azure ML picks any size that the quota allows"
-        hint = (
+        yield Fault(
+            "no instance type is named, so Azure ML picks any size that the quota allows",
             "add `instance_type: {azureml: Standard_NC24ads_A100_v4}` under `resources`, or "
-            "`compute` to the target"
+            "`compute` to the target",
+            ("resources",),
         )
-        yield Fault(message, hint, ("resources",))
 
 
 @rule("AZ107", Level.WARNING)
@@ -385,10 +385,11 @@ def infiniband_guessed(subject: Subject) -> Iterator[Fault]:
         return
 
     machines = read(subject).group
+    network = "rdma" if properties.has_infiniband else "ethernet"
     hint = (
         "`cloudtrain instances --target azureml --interconnect infiniband` lists types with it; if "
-        "you know better, write `interconnect` with the `vcpus` and `memory_gib` of the type under "
-        f'`[azureml."{name}"]` in `instances.toml`'
+        f'you know better, write `interconnect = "{network}"` with the `vcpus` and `memory_gib` of '
+        f'the type under `[azureml."{name}"]` in `instances.toml`'
     )
     message = f"{properties.text}; this job runs on {plural(machines.count, 'instance')}"
     yield Fault(message, hint, machines.path)
@@ -428,19 +429,16 @@ def too_many_instances(subject: Subject) -> Iterator[Fault]:
     """
     reading = read(subject)
     machines = reading.group
-    if machines.count <= _MOST_RDMA:
-        return
-    if machines.known and machines.known.fabric:
-        why = f"over InfiniBand (`{machines.known.name}`)"
-    elif reading.body.kind == "Mpi":
-        why = "in one MPI run"
-    else:
-        return
-
-    count = plural(machines.count, "instance")
-    message = f"the job runs on {count}, and Azure ML allows at most {_MOST_RDMA} {why}"
-    hint = f"set `instance_count` to {_MOST_RDMA} or less, with more GPUs on each"
-    yield Fault(message, hint, _COUNT)
+    has_fabric = machines.known is not None and machines.known.fabric
+    is_limited = has_fabric or reading.body.kind == "Mpi"
+    if is_limited and machines.count > _MOST_RDMA:
+        message = (
+            f"the job runs on {machines.count:,} instances, and Azure ML allows at most "
+            f"{_MOST_RDMA} over InfiniBand or in one MPI run"
+        )
+        yield Fault(
+            message, f"set `instance_count` to {_MOST_RDMA} or less, with more GPUs on each", _COUNT
+        )
 
 
 @rule("AZ210", Level.ERROR)

@@ -20,9 +20,8 @@ from cloudtrain.targets.azureml.reading import read
 from cloudtrain.targets.azureml.rules.account import GUID
 
 _SIZE = r"0*[1-9][0-9]*[bkmgBKMG]?"
-_PUBLIC_KEY = re.compile(
-    r"(ssh-(rsa|ed25519|dss)|ecdsa-sha2-\S+|sk-\S+) +[A-Za-z0-9+/=]{16,}( .*)?"
-)
+_PUBLIC_KEYS = r"(\s*(ssh-(rsa|ed25519|dss)|ecdsa-sha2-\S+|sk-\S+) +[A-Za-z0-9+/=]{16,}( .*)?\s*)+"
+"""Matches one or several public keys, each on a line."""
 
 _MANY_PROCESSES = 4
 
@@ -121,10 +120,8 @@ def ssh_key(subject: Subject) -> Iterator[Fault]:
     """
     reading = read(subject)
     for name in _services(subject, "SSH"):
-        properties = reading.body.mapping("services", name, "properties")
-        key = str(properties.get("sshPublicKeys") or "")
-        lines = [line.strip() for line in key.splitlines() if line.strip()]
-        if lines and all(map(_PUBLIC_KEY.fullmatch, lines)):
+        keys = reading.body.text("services", name, "properties", "sshPublicKeys")
+        if re.fullmatch(_PUBLIC_KEYS, keys):
             continue
         message = f"the ssh service `{name}` has no valid public key, so login is impossible"
         hint = 'write `ssh_public_key = "ssh-ed25519 AAAA..."`, the line of `~/.ssh/id_ed25519.pub`'
@@ -140,8 +137,7 @@ def tensor_board_without_folder(subject: Subject) -> Iterator[Fault]:
     """
     reading = read(subject)
     for name in _services(subject, "TensorBoard"):
-        properties = reading.body.mapping("services", name, "properties")
-        if not properties.get("logDir"):
+        if not reading.body.mapping("services", name, "properties").get("logDir"):
             message = (
                 f"the TensorBoard service `{name}` does not say where the script writes its events"
             )
@@ -162,12 +158,12 @@ def managed_identity(subject: Subject) -> Iterator[Fault]:
     if identity.get("identityType") != "Managed" or reading.body.compute is not None:
         return
     if not any(identity.get(field) for field in ("clientId", "objectId", "resourceId")):
-        message = "a serverless job cannot act as a system-assigned identity"
-        hint = (
+        yield Fault(
+            "a serverless job cannot act as a system-assigned identity",
             'add `managed_identity_client_id = "..."`, or write `identity = "user"`, under '
-            "`[azureml]`"
+            "`[azureml]`",
+            reading.place(("identity",)),
         )
-        yield Fault(message, hint, reading.place(("identity",)))
 
 
 @rule("AZ722", Level.ERROR)
@@ -304,9 +300,8 @@ def image_changes(subject: Subject) -> Iterator[Fault]:
         return
     tag = re.fullmatch(_TAG, name.rpartition("/")[2])
     if tag is None or tag["tag"] == "latest":
-        what = "has no tag" if tag is None else "has the tag `latest`"
         plain = name.removesuffix(":latest")
-        message = f"`{name}` {what}, so its content can change"
+        message = f"`{name}` has no tag of a version, so its content can change"
         hint = f"write `{plain}:VERSION`, or `{plain}@sha256:DIGEST`"
         yield Fault(message, hint, reading.environment_path)
 
@@ -350,11 +345,12 @@ def image_for_arm_unsaid(subject: Subject) -> Iterator[Fault]:
             f"`{row.name}` has {_PROCESSOR['arm64']}, and nothing in `{name}` says that it "
             "supports them"
         )
-        hint = (
+        yield Fault(
+            message,
             "use an image for arm64, or add `--ignore AZ604` if `docker manifest inspect IMAGE` "
-            "lists arm64"
+            "lists arm64",
+            reading.environment_path,
         )
-        yield Fault(message, hint, reading.environment_path)
 
 
 @rule("AZ605", Level.ERROR)

@@ -4,7 +4,6 @@ command."""
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterable, Iterator, Mapping
 
 from cloudtrain.documents import JsonMapping
@@ -15,7 +14,7 @@ from cloudtrain.plans.plan import Level
 from cloudtrain.rules.engine import Fault, Nature, Subject, ValuePath, rule, text_at
 from cloudtrain.targets.azureml.compile.places import CHECKPOINT, DEFAULT_STORE, SCHEMES
 from cloudtrain.targets.azureml.fields import ONLY_SAGEMAKER
-from cloudtrain.targets.azureml.launch import is_literal
+from cloudtrain.targets.azureml.launch import is_literal, open_quote
 from cloudtrain.targets.azureml.parts import asset_id, parse_label
 from cloudtrain.targets.azureml.reading import read
 
@@ -306,10 +305,10 @@ def _written_values(subject: Subject) -> Mapping[str, str]:
     literal inputs, and the addresses of `Direct` inputs."""
     texts = {}
     for name, item in read(subject).body.inputs.items():
-        value = item.get("value") if is_literal(item) else item.get("uri")
-        is_written = is_literal(item) or item.get("mode") == "Direct"
-        if is_written and isinstance(value, str):
-            texts[name] = value
+        if is_literal(item):
+            texts[name] = text_at(item, "value")
+        elif item.get("mode") == "Direct":
+            texts[name] = text_at(item, "uri")
     return texts
 
 
@@ -320,17 +319,9 @@ def _survives(reference: re.Pattern[str], value: str, command: str, is_quoted_by
     already broken has no quotes to lose."""
     if is_quoted_by_us:
         return "'" not in value
-    if not _has_closed_quotes(reference.sub("x", command)):
+    if open_quote(reference.sub("x", command)):
         return True
-    return _has_closed_quotes(reference.sub(lambda _: value, command))
-
-
-def _has_closed_quotes(command: str) -> bool:
-    try:
-        shlex.split(command)
-    except ValueError:
-        return False
-    return True
+    return not open_quote(reference.sub(lambda _: value, command))
 
 
 def _output_path(subject: Subject, name: str) -> ValuePath:

@@ -144,10 +144,11 @@ def autotuning_over_instances(subject: Subject) -> Iterator[Fault]:
         message = (
             f"DeepSpeed's autotuning cannot reach other instances, and this job runs on {count:,}"
         )
-        hint = (
-            "set `resources.instance_count` to 1 for tuning, then train on several with the result"
+        yield Fault(
+            message,
+            "set `resources.instance_count` to 1 for tuning, then train on several with the result",
+            ("distribution", "launcher_options"),
         )
-        yield Fault(message, hint, ("distribution", "launcher_options"))
 
 
 @rule("AZ308", Level.WARNING)
@@ -201,11 +202,11 @@ def ray_untested(subject: Subject) -> Iterator[Fault]:
     the service to such a job is known.
     """
     if read(subject).body.kind == "Ray":
-        hint = (
-            "if the service refuses the job: remove `distribution`, and start Ray in the `command`"
+        yield Fault(
+            "it is not known whether Azure ML still starts Ray",
+            "if the service refuses the job: remove `distribution`, and start Ray in the `command`",
+            ("distribution", "type"),
         )
-        message = "it is not known whether Azure ML still starts Ray"
-        yield Fault(message, hint, ("distribution", "type"))
 
 
 @rule("AZ321", Level.WARNING)

@@ -7,7 +7,6 @@ cloudtrain uses the user's own Azure credentials. An expired secret is renewed o
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -15,72 +14,14 @@ from datetime import datetime
 from functools import cached_property
 from threading import RLock
 from typing import Any, TypeVar
-from urllib.parse import unquote, urlsplit
 
 from cloudtrain.documents import JsonObject
 from cloudtrain.errors import TargetError, TargetUnreachable
 from cloudtrain.rules.engine import value_at
 from cloudtrain.system.plugins import require
-from cloudtrain.targets.azureml.reading import DATASTORE_ADDRESS, HADOOP_ADDRESS
+from cloudtrain.targets.azureml.reading import BlobPlace, Where
 from cloudtrain.targets.azureml.service.client import DATASTORE, HISTORY, Client
-from cloudtrain.targets.azureml.settings import workspace_id
 from cloudtrain.targets.common.services import Denied, Expired
-
-# Parse the addresses of files that Azure ML uses: paths in datastores and in storage accounts.
-
-
-@dataclass(frozen=True)
-class DatastorePlace:
-    """A folder or file in a datastore. `workspace` is an ARM id."""
-
-    workspace: str
-    name: str
-    path: str = ""
-
-
-@dataclass(frozen=True)
-class BlobPlace:
-    """A folder or file in a storage account. `signature` is the text after the `?` of its
-    address."""
-
-    account_url: str
-    container: str
-    path: str = ""
-    signature: str = ""
-
-
-Where = DatastorePlace | BlobPlace
-
-
-def place_of(uri: str, workspace: str) -> Where:
-    """A datastore belongs to `workspace`, an ARM id, if the address does not name another
-    workspace. Raises `TargetError` if the text is not the address of a file, or the storage is of
-    an unsupported kind."""
-    match = re.fullmatch(DATASTORE_ADDRESS, uri)
-    if match:
-        if match["workspace"]:
-            workspace = workspace_id(match["subscription"], match["group"], match["workspace"])
-        return DatastorePlace(workspace, match["store"], match["path"] or "")
-
-    match = re.fullmatch(HADOOP_ADDRESS, uri)
-    if match:
-        return BlobPlace(_account_url(match["host"]), match["container"], match["path"] or "")
-    parts = urlsplit(uri)
-    container, _, path = parts.path.lstrip("/").partition("/")
-    if parts.scheme == "https" and container and re.search(r"\.(blob|dfs)\.", parts.netloc):
-        return BlobPlace(_account_url(parts.netloc), container, unquote(path), parts.query)
-
-    message = f"cloudtrain cannot copy from `{uri}`"
-    raise TargetError(
-        message, hint="`az ml data show` prints the address of a data asset", code="CT936"
-    )
-
-
-def _account_url(host: str) -> str:
-    """Return the storage account's address for the blob protocol. Data Lake addresses have another
-    host (`.dfs.`)."""
-    return f"https://{host.replace('.dfs.', '.blob.', 1)}"
-
 
 Result = TypeVar("Result")
 Key = Callable[[], Any]

@@ -227,8 +227,9 @@ class Client:
         answer = {} if data.strip() in (b"", b"null") else _decode(data)
         if answer is None:
             message = f"the answer to `{call.method} {call.about}` is not JSON"
-            hint = "check the proxy: it may have answered in Azure's place"
-            raise TargetUnreachable(message, hint=hint)
+            raise TargetUnreachable(
+                message, hint="check the proxy: it may have answered in Azure's place"
+            )
         return answer
 
     def _url(self, path: str) -> str:
@@ -302,16 +303,16 @@ class Labels:
         """Return the current version of a labelled asset. Raises `NotThere` if it does not exist or
         has no version."""
         if label.kind == "environments":
-            path = f"{label.thing}/versions"
-            page = client.get(path, api_version=ENVIRONMENT, query=_NEWEST)
+            page = client.get(f"{label.thing}/versions", api_version=ENVIRONMENT, query=_NEWEST)
             newest = page.get("value") or [{}]
             version = newest[0].get("name")
         else:
-            container = client.get(label.thing, api_version=ENVIRONMENT)
-            version = value_at(container, "properties", "latestVersion")
+            asset = client.get(label.thing, api_version=ENVIRONMENT)
+            version = value_at(asset, "properties", "latestVersion")
         if not version:
-            message = f"`{label.name}` has no version"
-            raise NotThere(message, hint="register a version, or name another asset")
+            raise NotThere(
+                f"`{label.name}` has no version", hint="register a version, or name another asset"
+            )
         self._versions[label.thing] = str(version)
         return str(version)
 

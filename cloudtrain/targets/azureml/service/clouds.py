@@ -90,8 +90,9 @@ def _read_clouds(answer: Any) -> Iterator[Cloud]:
             )
         except (KeyError, TypeError, AttributeError) as error:
             message = f"the metadata of a cloud has an unknown form: {error!r}"
-            hint = f"check the address in {METADATA_URL}"
-            raise TargetError(message, hint=hint, code="CT917") from None
+            raise TargetError(
+                message, hint=f"check the address in {METADATA_URL}", code="CT917"
+            ) from None
 
 
 # Get credentials through azure-identity: the first that works, or only the kind in the target's

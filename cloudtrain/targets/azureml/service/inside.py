@@ -117,8 +117,9 @@ def _proxy(environ: Mapping[str, str], name: str, address: str) -> str:
             "`az extension add --upgrade --name ml` installs it; "
             f"`az ml job connect-ssh --name {name}` opens a shell without cloudtrain"
         )
-        message = "the Azure CLI has no `ml` extension that connects ssh"
-        raise UsageError(message, hint=hint, code="CT959")
+        raise UsageError(
+            "the Azure CLI has no `ml` extension that connects ssh", hint=hint, code="CT959"
+        )
     # ssh replaces what follows a `%`
     return f'"{python}" "{connector}" {address}'.replace("%", "%%")
 

@@ -21,8 +21,8 @@ from cloudtrain.errors import UsageError
 from cloudtrain.plans.progress import LogLine
 from cloudtrain.signals.log import Log
 from cloudtrain.targets.azureml.launch import tasks
-from cloudtrain.targets.azureml.reading import Body
-from cloudtrain.targets.azureml.service.blobs import Blobs, DatastorePlace, Piece, Result, read
+from cloudtrain.targets.azureml.reading import Body, DatastorePlace
+from cloudtrain.targets.azureml.service.blobs import Blobs, Piece, Result, read
 from cloudtrain.targets.common.services import Denied, Expired, NotThere, line_text
 
 # Find the rank that wrote a log file from the file's name, and split a growing file into lines.
@@ -71,34 +71,28 @@ def writer_of(body: Body, file: str) -> Writer | None:
         return Writer(number // body.processes_per_instance, number)
 
     # Servers have the ranks behind the workers.
-    kind = "worker"
-    rank = number
     if "ps" in (match["before"], match["behind"]):
-        kind = "ps"
-        rank = number + body.workers
+        number += body.workers
     for task in tasks(body):
-        if task.kind == kind and task.index == number:
-            return Writer(task.instance, rank)
-    return Writer(0, rank)
+        if task.rank == number:
+            return Writer(task.instance, number)
+    return Writer(0, number)
 
 
 def check_selection(body: Body, rank: int | None, instance: int | None) -> None:
     """Refuse a rank or instance that cannot be selected: the empty log of a missing rank would look
     like the log of a rank without output."""
     if rank is not None and body.has_launcher:
-        message = (
-            "you cannot select a rank, because the log mixes the lines of all ranks of an instance"
+        raise UsageError(
+            "you cannot select a rank, because the log mixes the lines of all ranks of an instance",
+            hint="use `--instance N`",
+            code="CT937",
         )
-        raise UsageError(message, hint="use `--instance N`", code="CT937")
-    _check_number("rank", rank, body.ranks)
-    _check_number("instance", instance, body.instances)
-
-
-def _check_number(noun: str, number: int | None, count: int) -> None:
-    """Raise `UsageError` for a number that none of `count` ranks or instances has."""
-    if number is not None and number >= count:
-        hint = f"the job has the {noun}s 0 to {count - 1}"
-        raise UsageError(f"the job has no {noun} {number}", hint=hint, code="CT937")
+    chosen = (("rank", rank, body.ranks), ("instance", instance, body.instances))
+    for noun, number, count in chosen:
+        if number is not None and number >= count:
+            hint = f"the job has the {noun}s 0 to {count - 1}"
+            raise UsageError(f"the job has no {noun} {number}", hint=hint, code="CT937")
 
 
 class Cutter:

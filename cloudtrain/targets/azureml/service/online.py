@@ -34,8 +34,7 @@ from cloudtrain.rules.job import not_asked
 from cloudtrain.rules.machines import write_price
 from cloudtrain.targets.azureml.catalogue import overlay_of, squeeze
 from cloudtrain.targets.azureml.parts import Labelled, parse_label
-from cloudtrain.targets.azureml.reading import Body
-from cloudtrain.targets.azureml.service.blobs import DatastorePlace, place_of
+from cloudtrain.targets.azureml.reading import Body, DatastorePlace, place_of
 from cloudtrain.targets.azureml.service.client import (
     COMPUTE,
     DATASTORE,
@@ -62,10 +61,11 @@ _TYPE = ("resources", "instance_type")
 _COUNT = ("resources", "instance_count")
 
 
-def _capacity(
-    client: Client, size: str, count: int, location: str, *, is_spot: bool
-) -> Iterator[Finding]:
-    """Yield the capacity problems of a job that needs `count` machines of a size in one region."""
+def _capacity(question: _Question, location: str) -> Iterator[Finding]:
+    """Yield the capacity problems of a serverless job in one region."""
+    client = question.client
+    size = question.body.instance_type
+    is_spot = question.body.is_spot
     sizes = _list_entries(client, location, "vmSizes")
     offers = [item for item in sizes if item["name"].lower() == size.lower()]
     if not offers:
@@ -79,7 +79,7 @@ def _capacity(
         yield finding_of("AZ909", message, "remove `spot`, or name another type", _TYPE)
         return
 
-    vcpus = int(offer["vCPUs"]) * count
+    vcpus = int(offer["vCPUs"]) * question.body.instances
     usages = _list_entries(client, location, "usages")
     names = [_ALL_SPARE] if is_spot else [str(offer["family"]), _ALL]
     for name in names:
@@ -122,18 +122,18 @@ def _is_of(usage: JsonMapping, name: str) -> bool:
 
 def _list_entries(client: Client, location: str, what: str) -> list[JsonObject]:
     """Return what the service lists for a region: its `vmSizes` or `usages`."""
-    subscription = f"/subscriptions/{client.place.subscription_id}"
-    provider = "providers/Microsoft.MachineLearningServices"
-    path = f"{subscription}/{provider}/locations/{location}/{what}"
+    path = (
+        f"/subscriptions/{client.place.subscription_id}/providers/"
+        f"Microsoft.MachineLearningServices/locations/{location}/{what}"
+    )
     return client.items(path, api_version=COMPUTE)
 
 
 _THREADS = 8
 
 
-_CLUSTER = "AmlCompute"
 _INSTANCE = "ComputeInstance"
-_RUNS_JOBS = (_CLUSTER, _INSTANCE, "Kubernetes")
+_RUNS_JOBS = ("AmlCompute", _INSTANCE, "Kubernetes")
 _BROKEN = ("Failed", "Canceled", "Deleting")
 
 
@@ -164,7 +164,7 @@ def check(
     which the body lacks on a cluster. `labels` stores the versions of labels for the submit. With
     `is_capped`, a cap counts the price of that type, so a compute of unknown size is refused."""
     question = _Question(client, plan, instance_type, labels)
-    findings = _all_findings(client, question)
+    findings = _all_findings(question)
     body = question.body
     if is_capped and body.compute is not None and not question.sizes:
         name = body.compute_name
@@ -173,10 +173,10 @@ def check(
     return findings
 
 
-def _all_findings(client: Client, question: _Question) -> list[Finding]:
+def _all_findings(question: _Question) -> list[Finding]:
     """The first check is whether the workspace answers; all others run concurrently."""
     try:
-        client.workspace  # noqa: B018 - asked for once, and kept
+        question.client.workspace  # noqa: B018 - asked for once, and kept
     except (Denied, TargetUnreachable) as error:
         message = f"the workspace could not be asked about {ASKED}: {error.message}"
         return [finding_of("AZ902", message, error.hint)]
@@ -205,10 +205,8 @@ def _answers(check: _Check, question: _Question) -> list[Finding]:
     """Return the findings of a check. A failed query becomes a warning."""
     try:
         return list(check(question))
-    except (Denied, TargetUnreachable) as error:
-        return [finding_of("AZ902", f"a check could not be done: {error.message}", error.hint)]
     except TargetError as error:
-        return [finding_of("AZ902", error.message, error.hint)]
+        return [finding_of("AZ902", f"a check could not be done: {error.message}", error.hint)]
 
 
 def _compute(question: _Question) -> Iterator[Finding]:
@@ -220,21 +218,19 @@ def _compute(question: _Question) -> Iterator[Finding]:
         compute = question.client.get(compute_id, api_version=COMPUTE)
     except NotThere:
         names = [item["name"] for item in question.client.items("computes", api_version=COMPUTE)]
-        hint: str | None = did_you_mean(name, names)
-        if not hint:
-            hint = "make one with `az ml compute create`, or leave `compute` out"
+        hint = did_you_mean(name, names) or "make one with `az ml compute create`"
         yield finding_of("AZ904", f"the workspace has no compute `{name}`", hint)
         return
 
     properties = compute["properties"]
-    yield from _kind(question, name, properties)
-    yield from _readiness(name, properties)
+    yield from _usability(question, name, properties)
     yield from _size(question, name, mapping_at(properties, "properties"))
     yield from _identity(question, f"the compute `{name}`", compute.get("identity"))
 
 
-def _kind(question: _Question, name: str, properties: JsonMapping) -> Iterator[Finding]:
-    """Report a compute that cannot run jobs, or not on several machines."""
+def _usability(question: _Question, name: str, properties: JsonMapping) -> Iterator[Finding]:
+    """Report a compute that cannot run jobs, or not on several machines, or that is broken or
+    switched off."""
     kind = properties.get("computeType")
     hint = "name a cluster, or leave `compute` out to run serverless"
     if kind not in _RUNS_JOBS:
@@ -246,9 +242,6 @@ def _kind(question: _Question, name: str, properties: JsonMapping) -> Iterator[F
         )
         yield finding_of("AZ905", message, hint, _COUNT)
 
-
-def _readiness(name: str, properties: JsonMapping) -> Iterator[Finding]:
-    """Report a compute that is broken or switched off."""
     state = properties.get("provisioningState")
     if state in _BROKEN:
         message = f"`{name}` is in the state {state}"
@@ -257,7 +250,7 @@ def _readiness(name: str, properties: JsonMapping) -> Iterator[Finding]:
             "another one"
         )
         yield finding_of("AZ906", message, hint)
-    elif properties.get("computeType") == _INSTANCE:
+    elif kind == _INSTANCE:
         own_state = value_at(properties, "properties", "state")
         if own_state not in (None, "Running"):
             message = f"`{name}` is a compute instance that does not run: {own_state}"
@@ -286,17 +279,15 @@ def _size(question: _Question, name: str, machines: JsonMapping) -> Iterator[Fin
 def _serverless(question: _Question) -> Iterator[Finding]:
     """Check the capacity for a serverless job. Of several regions, only the best counts."""
     body = question.body
-    size = body.instance_type
     workspace = question.client.workspace
     locations = body.mapping("resources").get("locations") or [workspace["location"]]
     yield from _identity(question, "the workspace", workspace.get("identity"))
-    if not size:
+    if not body.instance_type:
         # the service will choose a size that the quota allows
         hint = "add `resources.instance_type`"
         yield not_asked("Azure ML", "the quota", "the job names no instance type", hint)
         return
-    capacity = partial(_capacity, question.client, size, body.instances, is_spot=body.is_spot)
-    regions = [list(capacity(location)) for location in locations]
+    regions = [list(_capacity(question, location)) for location in locations]
 
     def weight(findings: list[Finding]) -> tuple[int, int]:
         """Errors count more than warnings, because an error means that the service refuses the
@@ -322,11 +313,12 @@ def _identity(question: _Question, owner: str, identities: Any) -> Iterator[Find
         has_it = str(wanted).lower() in known
     if not has_it:
         message = f"{owner} has no managed identity `{wanted or 'of its own'}`"
-        hint = (
+        yield finding_of(
+            "AZ915",
+            message,
             "assign it, or name another; `managed_identity_client_id` must be a client id, "
-            "not an object id"
+            "not an object id",
         )
-        yield finding_of("AZ915", message, hint)
 
 
 def _meaning(question: _Question, label: Labelled, code: str, path: ValuePath) -> Iterator[Finding]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from cloudtrain.documents.document import load_table
-from cloudtrain.errors import NameTaken, TargetError, TargetUnreachable
+from cloudtrain.errors import NameTaken, TargetError, TargetUnreachable, shortened
 from cloudtrain.rules.engine import value_at
 from cloudtrain.targets.azureml.settings import AzureMLAccount
 from cloudtrain.targets.common.services import Denied, Expired, NotThere
@@ -152,9 +152,7 @@ def _codes(error: object) -> Iterator[str]:
 def _make_error(row: Row, message: str, call: RefusedCall) -> TargetError:
     """Fill in the texts of a row. `message` is Azure's."""
     action = re.search(_ACTION, message)
-    said = " ".join(message.split()).rstrip(".")
-    if len(said) > _LONGEST:
-        said = f"{said[: _LONGEST - 3]}..."
+    said = shortened(" ".join(message.split()).rstrip("."), _LONGEST)
     values = {
         "said": said or "it gives no reason",
         "action": action["action"] if action else f"{call.method} {call.about}",

@@ -110,8 +110,7 @@ class AzureMLService(Service):
     def pin(self, job: AnyJob, settings: AzureML) -> AnyJob:
         """Return the job with the newest versions in place of the labels of environment and data;
         see `Labels`."""
-        account = self._account(settings)
-        return self._labels.pinned(self._at(account.place), job)
+        return self._labels.pinned(self._at(self._account(settings).place), job)
 
     def refresh_catalogue(self, settings: AzureML) -> Refreshed:
         from platformdirs import user_config_path
@@ -246,8 +245,9 @@ class AzureMLService(Service):
         if job is None:
             workspace = self._at(ref.place).place.workspace
             message = f"the workspace `{workspace}` has no run `{ref.name}`"
-            hint = "`cloudtrain ps --target azureml` lists the workspace's runs"
-            raise RunNotFound(message, hint=hint)
+            raise RunNotFound(
+                message, hint="`cloudtrain ps --target azureml` lists the workspace's runs"
+            )
         return job
 
     def _find(self, ref: RunRef) -> JsonObject | None:

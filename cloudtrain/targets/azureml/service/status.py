@@ -169,9 +169,7 @@ def _first_failure(log: RunLog, file_name: str | None) -> _End | None:
         is_consequence = PEER_LOST.search(last_lines) is not None
         return (is_consequence, end.file.name != file_name, end.last_modified)
 
-    ends = _ends(log, log.streams[:_FILES])
-    if not ends:
-        ends = _ends(log, log.system_files[:_AT_ONCE])
+    ends = _ends(log, log.streams[:_FILES]) or _ends(log, log.system_files[:_AT_ONCE])
     return min(ends, key=order, default=None)
 
 
@@ -233,12 +231,11 @@ def status_of(job: JsonMapping, details: JsonMapping, price: float | None, now: 
     jobs that have not ended yet. Raises `TargetError` if neither has a state."""
     word = details.get("status") or job["properties"].get("status")
     if word is None:
-        message = (
+        raise TargetError(
             f"Azure ML does not tell the state of `{job['name']}`, which is probably a "
-            "step of a pipeline"
+            "step of a pipeline",
+            hint="ask for access to the workspace's run history, or name the pipeline's own job",
         )
-        hint = "ask for access to the workspace's run history, or name the pipeline's own job"
-        raise TargetError(message, hint=hint)
 
     state = state_of(word)
     creation_time = seconds(details.get("createdTimeUtc")) or _created_at(job)

@@ -142,12 +142,12 @@ def workspace_of(place: str, account: AzureMLAccount) -> AzureMLAccount:
     if ":" in place:
         return AzureMLAccount.parse(place)
     if "subscription_id" in account.missing or "resource_group" in account.missing:
-        message = f"the subscription of the workspace `{place}` is not known"
-        hint = (
-            "write `azureml://SUBSCRIPTION:RESOURCE_GROUP:WORKSPACE/NAME`, or set "
-            "`subscription_id` and `resource_group` under `[azureml]` in cloudtrain.toml"
+        raise UsageError(
+            f"the subscription of the workspace `{place}` is not known",
+            hint="write `azureml://SUBSCRIPTION:RESOURCE_GROUP:WORKSPACE/NAME`, or set "
+            "`subscription_id` and `resource_group` under `[azureml]` in cloudtrain.toml",
+            code="CT933",
         )
-        raise UsageError(message, hint=hint, code="CT933")
     return account._replace(workspace=place)
 
 

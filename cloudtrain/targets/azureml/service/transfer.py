@@ -32,15 +32,12 @@ from cloudtrain.rules.engine import value_at
 from cloudtrain.system.plugins import require
 from cloudtrain.targets.azureml.compile.places import FOLDER, NAMED_RESULTS, places_of
 from cloudtrain.targets.azureml.parts import UNNAMED
-from cloudtrain.targets.azureml.reading import Body
+from cloudtrain.targets.azureml.reading import Body, DatastorePlace, Where, place_of
 from cloudtrain.targets.azureml.service.blobs import (
     OWN_STORE,
     READ,
     Blobs,
-    DatastorePlace,
     Piece,
-    Where,
-    place_of,
     read,
     resolved_place,
 )
@@ -145,8 +142,10 @@ def _unpack(bundle: BundleWriter) -> Iterator[Path]:
         try:
             unpack(archive, source, bundle.sha256)
         except DamagedBundle as error:
-            hint = "check the disk that holds temporary files, or set TMPDIR to another folder"
-            raise TargetError(str(error), hint=hint) from None
+            raise TargetError(
+                str(error),
+                hint="check the disk that holds temporary files, or set TMPDIR to another folder",
+            ) from None
         yield source
 
 
@@ -160,8 +159,9 @@ def _files(folder: Path) -> list[DataFile]:
         except UnicodeEncodeError:
             text = file.path.encode(errors="surrogateescape").decode(errors="backslashreplace")
             message = f"Azure ML cannot store the file `{text}`, because its name is not UTF-8"
-            hint = "rename the file, or exclude it in `.cloudtrainignore`"
-            raise TargetError(message, hint=hint, code="CT052") from None
+            raise TargetError(
+                message, hint="rename the file, or exclude it in `.cloudtrainignore`", code="CT052"
+            ) from None
     return files
 
 
@@ -352,7 +352,7 @@ class Results:
         """Yield the files of the result `name` at a place, below the path `rest`."""
         container = self._blobs.container(where)
         root = where.path.rstrip("/")
-        blobs = container.sizes(f"{root}/{rest}" if root else rest)
+        blobs = container.sizes(f"{root}/{rest}".lstrip("/"))
         if not blobs and root and not rest:  # the place may be a file
             blobs = container.sizes(root)
 
@@ -388,8 +388,9 @@ def _fetch(file: File, place: Path, check: Check) -> None:
     for _ in range(_TRIES):
         if _copy(file, place, check):
             return
-    message = f"`{file.name}` changed while cloudtrain copied it"
-    raise TargetError(message, hint="try again when the run has ended")
+    raise TargetError(
+        f"`{file.name}` changed while cloudtrain copied it", hint="try again when the run has ended"
+    )
 
 
 def _copy(file: File, place: Path, check: Check) -> bool:
@@ -445,8 +446,7 @@ def make_asset(
         properties = {"codeUri": where, "isAnonymous": True, "properties": {HASH: item.sha256}}
         text = json.dumps({"properties": properties})
     if item.folder is not None:
-        folder = upload_folder(client, item.folder, item.sha256, bundle)
-        text = text.replace(FOLDER, folder)
+        text = text.replace(FOLDER, upload_folder(client, item.folder, item.sha256, bundle))
 
     api_version = _VERSIONS[item.kind]
     try:
@@ -480,7 +480,8 @@ def _is_there(client: Client, item: Upload) -> bool:
     sha256 = value_at(asset, "properties", "properties", HASH)
     if item.kind == "code" and sha256 != item.sha256:
         name = item.destination.rpartition("/codes/")[2]
-        message = f"the code asset `{name}` does not match the hash in its name"
-        hint = "archive the asset in the workspace, or submit to another workspace"
-        raise TargetError(message, hint=hint)
+        raise TargetError(
+            f"the code asset `{name}` does not match the hash in its name",
+            hint="archive the asset in the workspace, or submit to another workspace",
+        )
     return True
