@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from math import isfinite
+from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -247,7 +247,7 @@ def _machine(
 def _is_count(value: Any) -> bool:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
-    return isfinite(value) and value > 0
+    return 0 < value < inf
 
 
 def _price(size: Mapping[str, Any], date: str, location: str) -> Cells:
@@ -290,7 +290,7 @@ def _family(words: str) -> str:
 
 def squeeze(words: str) -> str:
     """Return the letters and digits alone, in lower case."""
-    return "".join(letter for letter in words.casefold() if letter.isalnum())
+    return re.sub(r"[\W_]", "", words.casefold())
 
 
 def _capabilities(sku: Mapping[str, Any]) -> dict[str, str]:

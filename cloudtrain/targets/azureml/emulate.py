@@ -41,7 +41,7 @@ from cloudtrain.targets.azureml.launch import (
     local_paths,
     processes,
 )
-from cloudtrain.targets.azureml.parts import without
+from cloudtrain.targets.azureml.parts import pick, present, without
 from cloudtrain.targets.azureml.reading import Body
 from cloudtrain.targets.azureml.settings import AzureML, AzureMLAccount
 from cloudtrain.targets.common.compiling import Problems
@@ -128,11 +128,7 @@ def _own_places(stage: Stage) -> dict[str, str]:
     places = {name: item.local for name, item in stage.job.outputs.items()}
     if stage.job.checkpoint:
         places["checkpoint"] = stage.job.checkpoint.local
-    own = {}
-    for name, place in places.items():
-        if place is not None and name in stage.body.outputs:
-            own[name] = place
-    return own
+    return present(pick(places, stage.body.outputs))
 
 
 def _folders(stage: Stage) -> tuple[str, ...]:

@@ -100,8 +100,7 @@ def _size_text(size: int) -> str:
 
 def camel(name: str) -> str:
     """Return `dashboard_port` as the API writes it: `dashboardPort`."""
-    first, *rest = name.split("_")
-    return first + "".join(word.capitalize() for word in rest)
+    return re.sub("_(.)", lambda match: match[1].upper(), name)
 
 
 # The words of the job and its settings for values of the body.

@@ -299,9 +299,9 @@ def account_of(target: AzureML, environ: Mapping[str, str], folder: Path) -> Azu
     )
 
 
-def _agree(values: Mapping[str, str], source: Mapping[str, str]) -> bool:
+def _agree(values: dict[str, str], source: dict[str, str]) -> bool:
     """Return whether a source contradicts none of the values that are known."""
-    return all(source.get(name, value) == value for name, value in values.items())
+    return values | source == source | values
 
 
 def _config(folder: Path) -> tuple[Path, dict[str, str]] | None:

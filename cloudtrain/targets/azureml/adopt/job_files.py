@@ -302,8 +302,7 @@ def body_of(data: JsonMapping, folder: str | None, files: dict[str, str]) -> Jso
         fields["compute"] = re.sub("^azureml:(?!//)", "", compute)
 
     for name, complete in _COMPLETED.items():
-        part = complete(mapping(data.get(name)))
-        fields[name] = part or None
+        fields[name] = complete(mapping(data.get(name))) or None
     for name, complete_one in _ENTRIES.items():
         entries = mapping(data.get(name))
         fields[name] = {key: complete_one(item) for key, item in entries.items()}

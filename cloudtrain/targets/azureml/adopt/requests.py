@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
+from math import isfinite
 from pathlib import Path as File
 from typing import Any
 
@@ -62,7 +64,6 @@ from cloudtrain.targets.azureml.parts import (
 from cloudtrain.targets.azureml.reading import DEFAULT_EXPERIMENT, Body
 from cloudtrain.targets.azureml.settings import AzureML, account_of
 from cloudtrain.targets.common.compiling import hyperparameter_text
-from cloudtrain.targets.common.services import own_value
 
 # Find command jobs in documents: the body of a PUT, the service's answer, a job file of `az ml`.
 
@@ -309,10 +310,15 @@ def _parse(text: object) -> object:
     unchanged."""
     if not isinstance(text, str):
         return text
-    value = _BOOLEANS.get(text, own_value(text))
-    # The job must send the same text: `007` and `1e3` stay texts.
-    is_same = isinstance(value, int | float) and hyperparameter_text(value) == text
-    return value if is_same else text
+    if text in _BOOLEANS:
+        return _BOOLEANS[text]
+    for number_type in (int, float):
+        with suppress(ValueError):
+            value = number_type(text)
+            # The job must send the same text: `007` and `1_000` stay texts.
+            if isfinite(value) and hyperparameter_text(value) == text:
+                return value
+    return text
 
 
 _BOOLEANS = {"True": True, "False": False}
@@ -350,8 +356,8 @@ def _settings(original: Original, body: Body, found: JsonObject) -> JsonObject:
     if notifications.get("emails"):
         events = notifications.get("on") or EVENTS.decode(None)
         found["notifications"] = {"emails": notifications["emails"], "on": events}
-    settings = {**original.settings, **pick(found, _SETTINGS)}
-    return {name: value for name, value in settings.items() if value not in (None, {}, [])}
+    settings: JsonObject = _without_empty({**original.settings, **pick(found, _SETTINGS)})
+    return settings
 
 
 # The Azure ML part of `cloudtrain adopt`.

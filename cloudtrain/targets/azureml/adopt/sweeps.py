@@ -23,7 +23,7 @@ from cloudtrain.targets.azureml.fields import (
     JsonObject,
     duration_seconds,
 )
-from cloudtrain.targets.azureml.parts import present, without
+from cloudtrain.targets.azureml.parts import pick, present, without
 from cloudtrain.targets.common.compiling import hyperparameter_text
 
 
@@ -42,9 +42,8 @@ def with_search(original: Original) -> Original:
         return original
 
     lost = {name: _ONE_TRAINING for name in OF_SEARCH if body.get(name)}
-    for name in mapping(body.get("limits")):
-        if name in _LIMITS:
-            lost[f"limits.{name}"] = _ONE_TRAINING
+    for name in pick(mapping(body.get("limits")), _LIMITS):
+        lost[f"limits.{name}"] = _ONE_TRAINING
     trial = replace(original, request={"properties": _first_trial(body), "sweep": body})
     try:
         search = Search(dict(sweep_fields(original.name, body)), lost)

@@ -11,7 +11,7 @@ import hashlib
 import posixpath
 import re
 import shlex
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
 from cloudtrain.errors import JobError, Problem, did_you_mean
@@ -19,6 +19,7 @@ from cloudtrain.job.data import Input, references_in
 from cloudtrain.job.distribution import DeepSpeed
 from cloudtrain.job.training import Environment, TrainingJob
 from cloudtrain.plans.plan import CompileContext, Upload, canonical_json
+from cloudtrain.rules.engine import mapping_at
 from cloudtrain.runtime.torchrun_words import is_module, is_python, words_of_script
 from cloudtrain.targets.azureml.catalogue import CURATED, Curated, curated_environment
 from cloudtrain.targets.azureml.fields import (
@@ -483,7 +484,7 @@ def places_of(body: JsonMapping, run_name: str, workspace: str) -> dict[str, str
     scope = workspace.replace("/providers/Microsoft.MachineLearningServices", "").strip("/")
     places = {}
     for name, output in outputs.items():
-        if name == _SERVICES_OUTPUT or not output or not isinstance(output, Mapping):
+        if name == _SERVICES_OUTPUT or not mapping_at(output):
             continue
         default = f"{DEFAULT_STORE}/azureml/{run_name}/{name}/"
         uri = str(output.get("uri") or default)

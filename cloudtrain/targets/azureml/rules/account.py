@@ -201,8 +201,6 @@ def most_below_count(subject: Subject) -> Iterator[Fault]:
 
 # Rules about time and money on Azure ML: time limits, and the highest cost of a job within them.
 
-_SHORTEST = 60
-
 
 @rule("AZ401", Level.ERROR)
 def timeout_unreadable(subject: Subject) -> Iterator[Fault]:
@@ -229,7 +227,7 @@ def timeout_too_short(subject: Subject) -> Iterator[Fault]:
     billed, for 60 days.
     """
     limit = read(subject).body.max_runtime
-    if limit and limit < _SHORTEST:
+    if limit and limit < 60:
         message = f"the limit is {limit}s, but the service turns a limit below 1m into 60 days"
         yield Fault(message, "set `max_runtime` to `1m` or more", ("max_runtime",))
 

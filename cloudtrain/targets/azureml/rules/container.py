@@ -215,7 +215,7 @@ def _docker_words(subject: Subject) -> list[str]:
     """Return the docker options, split into words; options that cannot be parsed are left out."""
     resources = read(subject).body.mapping("resources")
     arguments = resources.get("dockerArgsList")
-    words = [str(word) for word in arguments] if isinstance(arguments, list) else []
+    words = list(map(str, arguments)) if isinstance(arguments, list) else []
     text = resources.get("dockerArgs")
     if isinstance(text, str):
         with suppress(ValueError):

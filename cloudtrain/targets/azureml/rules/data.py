@@ -4,19 +4,20 @@ command."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from cloudtrain.documents import JsonMapping
 from cloudtrain.errors import InPlace, did_you_mean
 from cloudtrain.job.data import find_references, references_in
 from cloudtrain.job.nodes import PLACE_NAME, mend_name
+from cloudtrain.job.training import TrainingJob
 from cloudtrain.plans.plan import Level
 from cloudtrain.rules.engine import Fault, Nature, Subject, ValuePath, rule, text_at
 from cloudtrain.targets.azureml.compile.places import CHECKPOINT, DEFAULT_STORE, SCHEMES
 from cloudtrain.targets.azureml.fields import ONLY_SAGEMAKER
 from cloudtrain.targets.azureml.launch import is_literal, open_quote
 from cloudtrain.targets.azureml.parts import asset_id, parse_label
-from cloudtrain.targets.azureml.reading import read
+from cloudtrain.targets.azureml.reading import Body, read
 
 _ASSET_NAME = r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,254}"
 
@@ -55,7 +56,7 @@ def reference_to_nothing(subject: Subject) -> Iterator[Fault]:
     """
     reading = read(subject)
     body = reading.body
-    candidates = [f"{kind}.{name}" for kind, name in _names(body.inputs, body.outputs)]
+    candidates = [f"{kind}.{name}" for kind, name in _names(body)]
     for reference in find_references(body.command):
         if reference.inner in candidates:
             continue
@@ -72,11 +73,11 @@ def reference_to_nothing(subject: Subject) -> Iterator[Fault]:
         )
 
 
-def _names(inputs: Iterable[str], outputs: Iterable[str]) -> Iterator[tuple[str, str]]:
+def _names(source: Body | TrainingJob) -> Iterator[tuple[str, str]]:
     """Yield the kind and the name of each input and output."""
-    for name in inputs:
+    for name in source.inputs:
         yield "inputs", name
-    for name in outputs:
+    for name in source.outputs:
         yield "outputs", name
 
 
@@ -88,7 +89,7 @@ def name_of_place(subject: Subject) -> Iterator[Fault]:
     `^[a-zA-Z_]+[a-zA-Z0-9_]*$` (azure-ai-ml 1.35.2, which checks names only when it sends the job).
     """
     reading = read(subject)
-    for kind, name in _names(reading.body.inputs, reading.body.outputs):
+    for kind, name in _names(reading.body):
         if not re.fullmatch(PLACE_NAME, name):
             better = mend_name(name, PLACE_NAME, 64)
             message = f"`{name}` cannot be the name of one of the {kind}"
@@ -109,7 +110,7 @@ def not_in_command(subject: Subject) -> Iterator[Fault]:
     if job.command is None or subject.processing is not None:
         return
     references = set(references_in(read(subject).body.command))
-    for kind, name in _names(job.inputs, job.outputs):
+    for kind, name in _names(job):
         word = kind[:-1]
         variable = f"azure_ml_{word}_{name}".casefold()
         if f"{kind}.{name}" not in references and variable not in job.command.casefold():
@@ -189,7 +190,7 @@ def datastore_misspelt(subject: Subject) -> Iterator[Fault]:
     `azureml:NAME:VERSION`.
     """
     body = read(subject).body
-    for kind, name in _names(body.inputs, body.outputs):
+    for kind, name in _names(body):
         path: ValuePath = ("inputs", name, "azureml")
         if kind == "outputs":
             path = _output_path(subject, name)

@@ -82,8 +82,7 @@ def _matches(value: object, kind: object) -> bool:
 _MOST_TAGS = 50
 _LONGEST_KEY = 100
 _LONGEST_VALUE = 1000
-_MOST_INPUTS = 200
-_MOST_OUTPUTS = 20
+
 
 _LENGTHS = {
     "displayName": (256, "display_name", ()),
@@ -251,7 +250,7 @@ def too_many_places(subject: Subject) -> Iterator[Fault]:
     A job has at most 200 inputs and 20 outputs (Azure ML documentation, service limits, 2025-02-05:
     input and output data sets of a run).
     """
-    for field, most in (("inputs", _MOST_INPUTS), ("outputs", _MOST_OUTPUTS)):
+    for field, most in (("inputs", 200), ("outputs", 20)):
         count = len(read(subject).body.mapping(field))
         if count > most:
             message = f"the job has {count} {field}, but Azure ML accepts at most {most}"

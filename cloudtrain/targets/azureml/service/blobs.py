@@ -263,10 +263,9 @@ def _piece(data: bytes, size: int, properties: Any) -> Piece:
 
 def _is_folder(blob: Any) -> bool:
     """Return whether a blob stands for a folder, as Data Lake's do."""
-    if blob.name.endswith("/"):
-        return True
     metadata = {name.lower(): value for name, value in (blob.metadata or {}).items()}
-    return bool(metadata.get("hdi_isfolder", "").lower() == "true")
+    is_marked = metadata.get("hdi_isfolder", "").lower() == "true"
+    return bool(is_marked or blob.name.endswith("/"))
 
 
 # Look up the storage location of a job's output in the run history.

@@ -161,6 +161,5 @@ _SIGNS = (
 def credentials_in_sight(environ: Mapping[str, str]) -> bool:
     """A virtual machine gets credentials from its metadata service over the network; cloudtrain
     asks that service only with `--online`."""
-    if any(environ.get(sign) for sign in _SIGNS):
-        return True
-    return bool(az_subscriptions(az_folder(environ)))
+    signs = [sign for sign in _SIGNS if environ.get(sign)]
+    return bool(signs or az_subscriptions(az_folder(environ)))

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from cloudtrain.documents.document import load_table
 from cloudtrain.errors import NameTaken, TargetError, TargetUnreachable, shortened
-from cloudtrain.rules.engine import value_at
+from cloudtrain.rules.engine import mapping_at, rows_at, value_at
 from cloudtrain.targets.azureml.settings import AzureMLAccount
 from cloudtrain.targets.common.services import Denied, Expired, NotThere
 
@@ -120,18 +120,15 @@ def _matching(column: str, text: str) -> Row | None:
 def error_fields(body: object) -> Mapping[str, Any]:
     """Return the `error` of an answer, or the answer itself: some services send the error without
     this field."""
-    inner = body.get("error", body) if isinstance(body, Mapping) else {}
-    return inner if isinstance(inner, Mapping) else {}
+    return mapping_at(body, "error") or mapping_at(body)
 
 
 def detail_messages(error: Mapping[str, Any]) -> Iterator[str]:
     """Yield the messages in the `details` of an error, at every depth."""
-    details = error.get("details")
-    for detail in details if isinstance(details, list) else ():
-        if isinstance(detail, Mapping):
-            if detail.get("message"):
-                yield str(detail["message"])
-            yield from detail_messages(detail)
+    for detail in rows_at(error, "details"):
+        if detail.get("message"):
+            yield str(detail["message"])
+        yield from detail_messages(detail)
 
 
 def _codes(error: object) -> Iterator[str]:

@@ -255,9 +255,8 @@ def fetch_code(blobs: Blobs, code_id: str, destination: Path) -> Path:
     container = blobs.beside(container_url)
 
     files = {}
-    for blob in container.sizes(f"{root}/" if root else ""):
-        name = _behind(blob, root)
-        if name:
+    for blob in container.sizes(f"{root}/".lstrip("/")):
+        if name := _behind(blob, root):
             files[name] = File(name, _opener(container, blob))
     _land(files, destination)
     return destination
