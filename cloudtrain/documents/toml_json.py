@@ -7,7 +7,7 @@ import json
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
-from typing import ClassVar, NoReturn
+from typing import NoReturn
 
 from cloudtrain.documents.document import (
     MAX_DEPTH,
@@ -28,7 +28,6 @@ from cloudtrain.documents.document import (
 
 _AT = r" \(at (?:line (\d+), column (\d+)|end of document)\)$"
 _SPACE = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*")
-_BLANK = re.compile(r"[ \t]*")
 _TEXT = re.compile(
     r'"""(?:[^\\]|\\.)*?"""(?:""|")?(?!")'
     r"|'''.*?'''(?:''|')?(?!')"
@@ -110,8 +109,7 @@ def _unreadable(message: str, text: str, lines: _Lines) -> Unreadable:
     """Return the error for a message of tomllib, which ends with the position."""
     reason = re.sub(_AT, "", message)
     if "digits" in reason:  # a message of Python's, without a position
-        digits = re.search(_DIGITS, text)
-        return too_many_digits(lines.place(digits.start()) if digits else None)
+        return _too_long_number(text, lines)
 
     match = re.search(_AT, message)
     place = None
@@ -126,6 +124,12 @@ def _unreadable(message: str, text: str, lines: _Lines) -> Unreadable:
     if hint is None:
         hint = "correct the text at this position; https://toml.io describes the format"
     return Unreadable(f"not valid TOML: {_lower_first(reason)}", hint, place)
+
+
+def _too_long_number(text: str, lines: _Lines) -> Unreadable:
+    """Return the error for a number with more digits than Python reads."""
+    digits = re.search(_DIGITS, text)
+    return too_many_digits(lines.place(digits.start()) if digits else None)
 
 
 def _lower_first(text: str) -> str:
@@ -149,14 +153,39 @@ class _Lines:
 
 class _Scanner:
     """Finds the positions of the keys and values in text that is known to be valid. Methods such as
-    `_entry` take the offset at which the entry begins, and return the offset after it."""
+    `_entry` take the offset at which the entry begins, and return the offset after it. JSON is
+    scanned as TOML is, except that another function reads its strings."""
 
-    space: ClassVar[re.Pattern[str]]
-
-    def __init__(self, text: str, lines: _Lines) -> None:
+    def __init__(self, text: str, lines: _Lines, read_string: Callable[[str], str]) -> None:
         self.text = text
         self.lines = lines
         self.notes = Notes()
+        self._read_string = read_string
+
+    def value(self, path: ValuePath, offset: int) -> int:
+        """Record the position of the value at `path`, which begins at the offset or after white
+        space there."""
+        if len(path) > MAX_DEPTH:
+            raise RecursionError
+        start = self._skip(offset)
+        self.notes.values[path] = self.lines.place(start)
+        opening = self.text[start]
+        if opening == "[":
+            return self._items(start + 1, "]", lambda at, index: self.value((*path, index), at))
+        if opening == "{":
+            return self._items(start + 1, "}", lambda at, _: self._entry(path, at))
+
+        match = _TEXT.match(self.text, start)
+        if match is not None:
+            self.notes.texts[path] = self._read_string(match[0])
+            return match.end()
+        match = _PLAIN.match(self.text, start)
+        assert match is not None
+        text = match[0].rstrip()
+        if len(text) > MAX_DIGITS:
+            raise too_many_digits(self.lines.place(start))
+        self.notes.texts[path] = text
+        return match.end()
 
     def _items(self, offset: int, closing: str, item: Callable[[int, int], int]) -> int:
         """Scan the items of a list or mapping with `item`, which takes the offset and the index of
@@ -170,17 +199,45 @@ class _Scanner:
                 offset = self._skip(offset + 1)
         return offset + 1
 
-    def _skip(self, offset: int, space: re.Pattern[str] | None = None) -> int:
-        match = (space or self.space).match(self.text, offset)
+    def _entry(self, above: ValuePath, offset: int) -> int:
+        names, end = self._key(offset)
+        path = above
+        for name, place in names:
+            path = (*path, name)
+            self._note_key(path, place)
+        return self.value(path, end + 1)
+
+    def _note_key(self, path: ValuePath, place: Place) -> None:
+        """Record a key, and the same position for the value until a value is found."""
+        self.notes.keys.setdefault(path, place)
+        self.notes.values.setdefault(path, place)
+
+    def _key(self, offset: int) -> tuple[list[tuple[str, Place]], int]:
+        """Read a key such as `a . "b.c"`. Return its names with positions, and the offset of the
+        sign after it."""
+        names = []
+        while True:
+            offset = self._skip(offset)
+            match = _TEXT.match(self.text, offset) or _BARE.match(self.text, offset)
+            assert match is not None
+            name = match[0]
+            if name[0] in "\"'":
+                name = self._read_string(name)
+            names.append((name, self.lines.place(offset)))
+            offset = self._skip(match.end())
+            if self.text[offset] != ".":
+                return names, offset
+            offset += 1
+
+    def _skip(self, offset: int) -> int:
+        match = _SPACE.match(self.text, offset)
         assert match is not None
         return match.end()
 
 
 class _TomlScanner(_Scanner):
-    space = _SPACE
-
     def __init__(self, text: str, lines: _Lines) -> None:
-        super().__init__(text, lines)
+        super().__init__(text, lines, _string)
         # the number of tables in each array so far
         self._counts: dict[ValuePath, int] = {}
 
@@ -213,55 +270,6 @@ class _TomlScanner(_Scanner):
                 self.notes.values.setdefault(path, place)
         return path, end + brackets
 
-    def _entry(self, table: ValuePath, offset: int) -> int:
-        names, end = self._key(offset)
-        path = table
-        for name, place in names:
-            path = (*path, name)
-            self._note_key(path, place)
-        return self._value(path, self._skip(end + 1, _BLANK))
-
-    def _note_key(self, path: ValuePath, place: Place) -> None:
-        """Record a key, and the same position for the value until a value is found."""
-        self.notes.keys.setdefault(path, place)
-        self.notes.values.setdefault(path, place)
-
-    def _key(self, offset: int) -> tuple[list[tuple[str, Place]], int]:
-        """Read a key such as `a . "b.c"`. Return its names with positions, and the offset of the
-        next `=` or `]`."""
-        names = []
-        while True:
-            offset = self._skip(offset, _BLANK)
-            match = _TEXT.match(self.text, offset) or _BARE.match(self.text, offset)
-            assert match is not None
-            name = match[0]
-            if name[0] in "\"'":
-                name = _string(name)
-            names.append((name, self.lines.place(offset)))
-            offset = self._skip(match.end(), _BLANK)
-            if self.text[offset] != ".":
-                return names, offset
-            offset += 1
-
-    def _value(self, path: ValuePath, offset: int) -> int:
-        if len(path) > MAX_DEPTH:
-            raise RecursionError
-        self.notes.values[path] = self.lines.place(offset)
-        if self.text[offset] == "[":
-            return self._items(offset + 1, "]", lambda at, index: self._value((*path, index), at))
-        if self.text[offset] == "{":
-            return self._items(offset + 1, "}", lambda at, _: self._entry(path, at))
-        match = _TEXT.match(self.text, offset)
-        if match is not None:
-            self.notes.texts[path] = _string(match[0])
-            return match.end()
-        match = _PLAIN.match(self.text, offset)
-        assert match is not None
-        self.notes.texts[path] = match[0].rstrip()
-        if len(self.notes.texts[path]) > MAX_DIGITS:
-            raise too_many_digits(self.lines.place(offset))
-        return match.end()
-
 
 def _string(literal: str) -> str:
     """Return the text that a string in TOML stands for."""
@@ -269,12 +277,6 @@ def _string(literal: str) -> str:
 
 
 # JSON.
-
-_JSON_SPACE = re.compile(r"[ \t\r\n]*")
-_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
-_JSON_DIGITS = r"[0-9]{4301,}"
-"""A whole number with more digits than Python reads."""
-_JSON_PLAIN = re.compile(r"[^,\]}\s]+")
 
 
 def read_json(text: str) -> Content:
@@ -299,10 +301,9 @@ def read_json(text: str) -> Content:
         place = lines.place(match.start(1)) if match else None
         raise Unreadable(f"`{name}` is not JSON", f'write `"{name}"`, as text', place) from None
     except ValueError:  # a whole number with more digits than Python reads
-        digits = re.search(_JSON_DIGITS, text)
-        raise too_many_digits(lines.place(digits.start()) if digits else None) from None
+        raise _too_long_number(text, lines) from None
 
-    scanner = _JsonScanner(text, lines)
+    scanner = _JsonScanner(text, lines, json.loads)
     scanner.value((), 0)
     return scanner.notes.document(data)
 
@@ -316,38 +317,7 @@ def _refuse(name: str) -> NoReturn:
 
 
 class _JsonScanner(_Scanner):
-    space = _JSON_SPACE
-
-    def value(self, path: ValuePath, start: int) -> int:
-        """Record the position of the value at `path`, which begins at the offset `start` or after
-        white space there."""
-        start = self._skip(start)
-        self.notes.values[path] = self.lines.place(start)
-        opening = self.text[start]
-        if opening in "{[":
-            if len(path) >= MAX_DEPTH:
-                raise RecursionError
-            if opening == "[":
-                return self._items(start + 1, "]", lambda at, index: self.value((*path, index), at))
-            return self._items(start + 1, "}", lambda at, _: self._entry(path, at))
-        if opening == '"':
-            match = _STRING.match(self.text, start)
-            assert match is not None
-            self.notes.texts[path] = json.loads(match[0])
-            return match.end()
-        match = _JSON_PLAIN.match(self.text, start)
-        assert match is not None
-        if len(match[0]) > MAX_DIGITS:
-            raise too_many_digits(self.lines.place(start))
-        self.notes.texts[path] = match[0]
-        return match.end()
-
-    def _entry(self, above: ValuePath, offset: int) -> int:
-        match = _STRING.match(self.text, offset)
-        assert match is not None
-        path = (*above, json.loads(match[0]))
-        place = self.lines.place(offset)
+    def _note_key(self, path: ValuePath, place: Place) -> None:
         if path in self.notes.keys:
             self.notes.duplicate(path, place)
-        self.notes.keys.setdefault(path, place)
-        return self.value(path, self._skip(match.end()) + 1)
+        super()._note_key(path, place)
