@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -56,24 +56,13 @@ _TYPES = ("null", "bool", "int", "float")
 """The types that an explicit tag (`!!int`) can name, except text."""
 
 
-def read_scalar(text: str) -> object:
-    """Convert a plain value to null, bool, int or float by its spelling. Other text stays text."""
-    for _, pattern, reader in _READERS:
-        if pattern.fullmatch(text):
+def read_scalar(text: str, type_name: str | None = None) -> object:
+    """Convert a plain value to null, bool, int or float by its spelling, or only to the type that
+    an explicit tag names. Other text stays text."""
+    for own_type, pattern, reader in _READERS:
+        if type_name in (None, own_type) and pattern.fullmatch(text):
             return reader(text)
     return text
-
-
-def read_tagged(text: str, type_name: str) -> object:
-    """Convert a value with an explicit type: `!!float 3` has the text `3` and the type `float`.
-
-    Raises:
-        ValueError: the text is not of that type.
-    """
-    for own_type, pattern, reader in _READERS:
-        if own_type == type_name and pattern.fullmatch(text):
-            return reader(text)
-    raise ValueError(f"{text!r} is not of type {type_name}")
 
 
 _TAG = "tag:yaml.org,2002:"
@@ -226,12 +215,11 @@ class _Reader:
         if tag in (_PLAIN, "merge"):
             return read_scalar(text)
         if tag in _TYPES:
-            try:
-                return read_tagged(text, tag)
-            except ValueError:
+            value = read_scalar(text, tag)
+            if isinstance(value, str):
                 message = f"`{shortened(text)}` does not have the type of its tag `!!{tag}`"
                 self.notes.problem(path, place, message, "remove the tag")
-                return None
+            return value
         if tag != "str":
             self._report_tag(node, path, place)
         return text
@@ -251,61 +239,41 @@ class _Reader:
         return [self.value(item, (*path, index)) for index, item in enumerate(node.value)]
 
     def _mapping(self, node: yaml.MappingNode, path: ValuePath) -> dict[str, object]:
-        """Return the entries of a mapping, and those that it merges and does not replace."""
         result: dict[str, object] = {}
-        for key, value in self._own_entries(node):
+        for name, value in self._entries(node, path).items():
+            result[name] = self.value(value, (*path, name))
+        return result
+
+    def _entries(self, node: yaml.MappingNode, path: ValuePath) -> dict[str, yaml.Node]:
+        """Return the values of a mapping, and those that `<<: *a` or `<<: [*a, *b]` merges into it
+        and it does not replace. Record their keys. Earlier mappings take precedence."""
+        result: dict[str, yaml.Node] = {}
+        sources: list[yaml.Node] = []
+        for key, value in node.value:
+            if key.tag == _MERGE:
+                sources += value.value if type(value).__name__ == "SequenceNode" else [value]
+                continue
             name = self._key(key, path)
             if name is None:
                 continue
             inner = (*path, name)
-            place = _place(key)
             if name in result:
-                self.notes.duplicate(inner, place)
+                self.notes.duplicate(inner, _place(key))
                 continue
-            self.notes.keys[inner] = place
-            result[name] = self.value(value, inner)
+            self.notes.keys.setdefault(inner, _place(key))
+            result[name] = value
 
-        for merged in self._merges(node, path):
-            for name, (place, value) in merged.items():
-                if name not in result:
-                    inner = (*path, name)
-                    self.notes.keys[inner] = place
-                    result[name] = self.value(value, inner)
-        return result
-
-    def _own_entries(self, node: yaml.MappingNode) -> list[tuple[yaml.Node, yaml.Node]]:
-        return [(key, value) for key, value in node.value if key.tag != _MERGE]
-
-    def _merges(
-        self, node: yaml.MappingNode, path: ValuePath
-    ) -> Iterator[dict[str, tuple[Place, yaml.Node]]]:
-        """Yield the mappings that `<<: *a` or `<<: [*a, *b]` merges into `node`. Earlier mappings
-        take precedence."""
-        for key, value in node.value:
-            if key.tag != _MERGE:
+        for source in sources:
+            if not _is_mapping(source):
+                message = "`<<` takes in a mapping or a list of mappings"
+                hint = "write `<<: *name`, where `&name` is a mapping"
+                self.notes.problem(path, _place(source), message, hint)
                 continue
-            sources = value.value if type(value).__name__ == "SequenceNode" else [value]
-            for source in sources:
-                if _is_mapping(source):
-                    yield self._flat(source, path)
-                else:
-                    message = "`<<` takes in a mapping or a list of mappings"
-                    hint = "write `<<: *name`, where `&name` is a mapping"
-                    self.notes.problem(path, _place(source), message, hint)
-
-    def _flat(self, node: yaml.MappingNode, path: ValuePath) -> dict[str, tuple[Place, yaml.Node]]:
-        """Return the entries of a merged mapping, with those that it merges in turn."""
-        self._enter(node, path, 1 + len(node.value))
-        self._open.add(id(node))
-        result: dict[str, tuple[Place, yaml.Node]] = {}
-        for key, value in self._own_entries(node):
-            name = self._key(key, path)
-            if name is not None:
-                result[name] = (_place(key), value)
-        for merged in self._merges(node, path):
-            for name, entry in merged.items():
-                result.setdefault(name, entry)
-        self._open.discard(id(node))
+            self._enter(source, path, 1 + len(source.value))
+            self._open.add(id(source))
+            for name, value in self._entries(source, path).items():
+                result.setdefault(name, value)
+            self._open.discard(id(source))
         return result
 
     def _key(self, node: yaml.Node, path: ValuePath) -> str | None:
