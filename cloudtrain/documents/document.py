@@ -13,7 +13,6 @@ from dataclasses import replace
 from importlib import import_module
 from io import BytesIO
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from cloudtrain.errors import Problem, SettingsError
@@ -53,16 +52,13 @@ class Place(NamedTuple):
     column: int
 
 
-_NOTHING: Mapping[Any, Any] = MappingProxyType({})
-
-
 class Positions(NamedTuple):
     """The position of each key and value, and the spelling of each plain value (`2.10`, without
     quotes)."""
 
-    keys: Mapping[ValuePath, Place] = _NOTHING
-    values: Mapping[ValuePath, Place] = _NOTHING
-    texts: Mapping[ValuePath, str] = _NOTHING
+    keys: Mapping[ValuePath, Place] = {}
+    values: Mapping[ValuePath, Place] = {}
+    texts: Mapping[ValuePath, str] = {}
 
     def of(self, path: ValuePath, *, key: bool = False) -> Place | None:
         """Return the position of the value at a path, or with `key` the position of its key. For a
@@ -204,10 +200,6 @@ KINDS = {
 }
 
 
-class NoPlainFile(OSError):
-    """The path is not a plain file, or the file is too large. `strerror` holds the reason."""
-
-
 Accept = Callable[[Path, os.stat_result], None]
 """A function that gets an open file's path and status, and raises if the file must not be read."""
 
@@ -235,7 +227,7 @@ def read_bytes(path: str | Path, most: int = MAX_BYTES, accept: Accept | None = 
         content = file.read(most + 1)
 
     if content is None:  # the file was opened so that a read never waits
-        raise NoPlainFile(None, "reading it has to wait", str(path))
+        raise OSError(None, "reading it has to wait", str(path))
     if len(content) > most:  # a file in /proc reports that it is empty
         raise _too_large(path, most)
     return content
@@ -267,9 +259,7 @@ def read_trusted(file: Path) -> bytes:
     try:
         return read_bytes(file, accept=require_trust)
     except OSError as error:
-        reason = "it is not a plain file" if isinstance(error, NoPlainFile) else error.strerror
-        message = f"`{file}` cannot be read: {reason}"
-        raise SettingsError(message, hint=_READABLE, code="CT911") from None
+        raise _unread(file, error, "CT911") from None
 
 
 def read_trusted_toml(file: Path, *, code: str) -> Content:
@@ -280,25 +270,27 @@ def read_trusted_toml(file: Path, *, code: str) -> Content:
     except Unreadable as error:
         raise SettingsError.of([replace(error.problem, file=str(file))]) from None
     except OSError as error:
-        message = f"`{file}` cannot be read: {error.strerror}"
-        raise SettingsError(message, hint=_READABLE, code=code) from None
+        raise _unread(file, error, code) from None
 
 
-_READABLE = "make it a plain file that you may read, or remove it"
+def _unread(file: Path, error: OSError, code: str) -> SettingsError:
+    message = f"`{file}` cannot be read: {error.strerror}"
+    hint = "make it a plain file that you may read, or remove it"
+    return SettingsError(message, hint=hint, code=code)
 
 
 def _check(status: os.stat_result, path: str | Path, most: int) -> None:
-    """Raise NoPlainFile unless the file is plain and has at most `most` bytes."""
+    """Raise OSError unless the file is plain and has at most `most` bytes."""
     mode = stat.S_IFMT(status.st_mode)
     if mode != stat.S_IFREG:
         kind = KINDS.get(mode, "something else")
-        raise NoPlainFile(None, f"it is {kind}, not a plain file", str(path))
+        raise OSError(None, f"it is {kind}, not a plain file", str(path))
     if status.st_size > most:
         raise _too_large(path, most)
 
 
-def _too_large(path: str | Path, most: int) -> NoPlainFile:
-    return NoPlainFile(None, f"it is larger than {most >> 20} MiB", str(path))
+def _too_large(path: str | Path, most: int) -> OSError:
+    return OSError(None, f"it is larger than {most >> 20} MiB", str(path))
 
 
 # Smaller helpers: TOML and Python source, and hints for the messages of parsers.
@@ -319,15 +311,10 @@ def load_table(module_file: str, path: str) -> dict[str, Any]:
     return load_toml(Path(module_file).parent.joinpath(path).read_text("utf-8"))
 
 
-def parser_hints(language: str) -> dict[str, str]:
-    """Map messages of the parser of a language, or parts of these messages, to hints."""
-    hints: dict[str, str] = load_table(__file__, "hints.toml")[language]
-    return hints
-
-
 def parser_hint(language: str, message: str) -> str | None:
     """Return the hint for a message of the parser of a language; None if there is none."""
-    for part, hint in parser_hints(language).items():
+    hints: dict[str, str] = load_table(__file__, "hints.toml")[language]
+    for part, hint in hints.items():
         if part in message:
             return hint
     return None

@@ -19,7 +19,6 @@ from cloudtrain.documents.document import (
     ValuePath,
     load_toml,
     parser_hint,
-    parser_hints,
     too_deep,
     too_many_digits,
 )
@@ -290,7 +289,7 @@ def read_json(text: str) -> Content:
         data = json.loads(text, parse_constant=_refuse)
     except json.JSONDecodeError as error:
         message = f"not valid JSON: {_lower_first(error.msg)}"
-        hint = parser_hints("json").get(error.msg)
+        hint = parser_hint("json", error.msg)
         if hint is None:
             hint = "correct the text at this position, or write the job as YAML"
         raise Unreadable(message, hint, lines.place(error.pos)) from None
