@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, Field
@@ -181,8 +181,6 @@ class Checkpoint(_Places):
 # own data, and `run:prep/output/volumes` to the output of an earlier run. This module finds and
 # checks references; compilers replace them with real paths.
 
-_SPACE = re.compile(r"\s*")
-
 _PLACES = ("entry_point", "command", "hyperparameters", "arguments", "environment")
 """The fields of a job that may contain references in their texts."""
 
@@ -216,8 +214,7 @@ def reference_problems(
                     message = f"`{reference.text}` refers to nothing: {reason}"
                     problems.append(Problem(path, message, hint, code="CT020"))
 
-    inputs = job.get("inputs")
-    return [*problems, *_value_problems(inputs), *_run_problems(inputs)]
+    return [*problems, *_input_problems(job.get("inputs"))]
 
 
 RUN_SCHEME = "run:"
@@ -267,23 +264,18 @@ def run_input(place: str) -> RunInput | None:
     return RunInput(match["run"], what, below)
 
 
-def _value_problems(inputs: object) -> Iterator[Problem]:
+def _input_problems(inputs: object) -> Iterator[Problem]:
     """Yield a problem for each reference in an input's `value`, because Azure ML would not replace
-    the reference."""
+    the reference, and for each location that begins as `run:` and names no output."""
     for path, text in texts_in(inputs, ("inputs",)):
-        if path[2:] != ("value",):
-            continue
-        for reference in find_references(text):
-            message = f"`{reference.text}` is in a plain value, where references are not replaced"
-            hint = f"write it where `${{{{inputs.{path[1]}}}}}` is used"
-            yield Problem(path, message, hint, code="CT020")
-
-
-def _run_problems(inputs: object) -> Iterator[Problem]:
-    """Yield a problem for each location of an input that begins as `run:` and names no output."""
-    for path, text in texts_in(inputs, ("inputs",)):
-        is_place = path[-1] in target_names()
-        if is_place and is_run_input(text) and run_input(text) is None:
+        if path[2:] == ("value",):
+            for reference in find_references(text):
+                message = (
+                    f"`{reference.text}` is in a plain value, where references are not replaced"
+                )
+                hint = f"write it where `${{{{inputs.{path[1]}}}}}` is used"
+                yield Problem(path, message, hint, code="CT020")
+        elif path[-1] in target_names() and is_run_input(text) and run_input(text) is None:
             message = f"`{text}` does not name an output of a run"
             yield Problem(path, message, _RUN_HINT, code="CT021")
 
@@ -304,32 +296,20 @@ def find_references(text: str) -> Iterator[Reference]:
     The time is proportional to the length of the text. A regular expression took 8 seconds for
     3,000 spaces.
     """
-    # The next `}}`, the end of the text before it, and the next end of a line. They are searched
-    # again only once they are passed, which keeps the time proportional.
-    braces = inner_end = line_end = -1
-    start = text.find("${{")
-    while start >= 0:
-        after = start + 3
-        if braces < after:
-            braces = text.find("}}", after)
-            if braces < 0:
-                return
-            inner_end = after + len(text[after:braces].rstrip())
-
-        space = _SPACE.match(text, after)
-        assert space is not None
-        inner_start = space.end()
-        if line_end < inner_start:
-            line_end = text.find("\n", inner_start)
-            if line_end < 0:
-                line_end = len(text)
-        if line_end < inner_end:  # the braces are on another line
-            start = text.find("${{", start + 1)
-            continue
-
-        end = braces + 2
-        yield Reference(start, end, text[start:end], text[inner_start:inner_end])
-        start = text.find("${{", end)
+    offset = 0
+    *chunks, _ = text.split("}}")
+    for chunk in chunks:
+        # Before the last line end of a reference is only white space.
+        line_end = chunk.rstrip().rfind("\n")
+        start = chunk.rfind("${{", 0, max(line_end, 0))
+        if start < 0 or chunk[start + 3 : line_end].strip():
+            start = chunk.find("${{", line_end + 1)
+        end = offset + len(chunk) + 2
+        if start >= 0:
+            inner = chunk[start + 3 :].strip()
+            start += offset
+            yield Reference(start, end, text[start:end], inner)
+        offset = end
 
 
 def replace_references(text: str, path_of: Callable[[str], str]) -> str:
@@ -348,19 +328,27 @@ def references_in(text: str) -> list[str]:
     return [reference.inner for reference in find_references(text)]
 
 
-def texts_in(value: object, path: ValuePath) -> Iterator[tuple[ValuePath, str]]:
-    """Yield path and text of every text in a value of a job. `path` is the path of the value
-    itself."""
-    if isinstance(value, str):
-        yield path, value
-    elif isinstance(value, Mapping | BaseModel):
-        # A model yields its fields like the items of a mapping.
-        entries = value.items() if isinstance(value, Mapping) else iter(value)
-        for key, inner in entries:
-            yield from texts_in(inner, (*path, str(key)))
+def values_in(value: object, path: ValuePath) -> Iterator[tuple[ValuePath, object]]:
+    """Yield path and value of a value of a job, and of every value in it. `path` is the path of the
+    value itself."""
+    yield path, value
+    entries: Iterable[tuple[object, object]] = ()
+    if isinstance(value, Mapping):
+        entries = value.items()
+    elif isinstance(value, BaseModel):
+        entries = value  # a model yields its fields like the items of a mapping
     elif isinstance(value, list | tuple):
-        for index, inner in enumerate(value):
-            yield from texts_in(inner, (*path, index))
+        entries = enumerate(value)
+    for key, inner in entries:
+        part = key if isinstance(key, int) else str(key)
+        yield from values_in(inner, (*path, part))
+
+
+def texts_in(value: object, path: ValuePath) -> Iterator[tuple[ValuePath, str]]:
+    """Yield path and text of every text in a value of a job."""
+    for place, inner in values_in(value, path):
+        if isinstance(inner, str):
+            yield place, inner
 
 
 def _reference_fault(inner: str, references: Collection[str]) -> tuple[str, str | None]:
@@ -372,7 +360,5 @@ def _reference_fault(inner: str, references: Collection[str]) -> tuple[str, str 
         hint = did_you_mean(name, options) or f"add `{name}` under `{field}`"
         return f"the job has no {field[:-1]} `{name}`", hint
 
-    words = "`inputs.NAME` or `outputs.NAME`"
-    if "checkpoint" in references:
-        words = "`inputs.NAME`, `outputs.NAME` or `checkpoint`"
-    return f"a reference is {words}", did_you_mean(inner, references)
+    message = "a reference is `inputs.NAME`, `outputs.NAME` or, in a training job, `checkpoint`"
+    return message, did_you_mean(inner, references)

@@ -130,16 +130,7 @@ def explain(
         return Wording(f"`{name}` has no value", "write a value, or remove the line", "CT011")
 
     spelling = source.find_spelling(path) if source.find_spelling else None
-    if error_type == "invalid-json-value":  # a date in TOML, or an object in Python
-        hint = "write it as text, or leave it out"
-        if spelling:
-            hint = f'write `"{shortened(spelling)}"`, in quotes'
-        words = "text, a number, `true`, `false`, a list or a mapping"
-        shown = describe_value(value)
-        return Wording(f"`{name}` must be {words}, not {shown}", hint, "CT012")
-
-    shown = describe_value(value, spelling)
-    message = f"`{name}` must be {node.words}, not {shown}"
+    message = f"`{name}` must be {node.words}, not {describe_value(value, spelling)}"
     return Wording(message, _type_hint(node, name, value, spelling), "CT012")
 
 
@@ -181,14 +172,15 @@ def _type_hint(node: SchemaNode, name: str, value: object, spelling: str | None)
     hint = None
     if name in _COUNTS and isinstance(value, int):
         hint = f"write `{_COUNTS[name]}: {value}` for the number, and here the name"
-    elif node.words == "text":
+    elif node.words == "text" or node.kind == "json":
         hint = _hint_for_text(value, spelling)
     elif node.type is int:
-        hint = _hint_for_integer(value)
-    elif node.type is bool and isinstance(value, str | int):
-        word = str(value).casefold()
-        if word:
-            hint = f"write `{str(word in _YES).lower()}`"
+        digits = re.fullmatch(r"\s*(-?\d{1,16})(?:\.0)?\s*", str(value))
+        if digits:
+            hint = f"write `{int(digits[1])}`, without quotes"
+    elif node.type is bool and value != "" and isinstance(value, str | int):
+        is_yes = str(value).casefold() in _YES
+        hint = f"write `{json.dumps(is_yes)}`"
     elif node.kind == "list":
         item = node.child(0)
         is_mapping = item is not None and item.kind in _MAPPINGS and not item.has_parser
@@ -214,24 +206,10 @@ _MAPPINGS = ("model", "choice", "map")
 def _hint_for_text(value: object, spelling: str | None) -> str | None:
     """Return the hint for a value in a field of text; None if it could not be written as text."""
     if isinstance(value, os.PathLike):
-        if ":/" in os.fspath(value):
-            return "write the URI as text: a path drops one of its slashes"
-        return "write `str(path)`"
-    if not isinstance(value, bool | int | float):
-        return None
-    text = spelling or describe_value(value).strip("`")
-    return f'write `"{text}"`, in quotes'
-
-
-def _hint_for_integer(value: object) -> str | None:
-    """Return the hint for a text or a float that stands for an integer; None for other values."""
-    if isinstance(value, str):
-        is_short = len(value) < 20
-        if is_short and value.strip().isdecimal():
-            return f"write `{int(value)}`, without quotes"
-    elif isinstance(value, float) and value.is_integer():
-        is_exact = abs(value) < 2**53
-        return f"write `{int(value)}`" if is_exact else None
+        return "write it as text: a path drops one slash of a URI"
+    if spelling or isinstance(value, bool | int | float):
+        text = shortened(spelling or describe_value(value).strip("`"))
+        return f'write `"{text}"`, in quotes'
     return None
 
 
@@ -253,8 +231,7 @@ def _no_tag(name: str, value: object, context: JsonMapping) -> Wording:
     type_name = value.get("type") if isinstance(value, Mapping) else context["tag"]
     if not isinstance(type_name, str):
         return _no_option("type", type_name, tags)
-    article = "an" if name[0] in "aeiou" else "a"
-    message = f"`{shortened(type_name)}` is not {article} {name}"
+    message = f"`{shortened(type_name)}` is not a {name}"
     hint = distribution_hint(type_name) or did_you_mean(type_name, tags)
     return Wording(message, hint or f"write `type: {tags[0]}`", "CT013")
 

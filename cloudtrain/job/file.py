@@ -120,7 +120,12 @@ def parse(
         except JobError as error:
             problems += error.problems
 
-    data, changes = _apply_overrides(document.data, overrides, model)
+    data = document.data
+    changes = Changes()
+    if overrides:
+        from cloudtrain.job.overrides import override  # importing it costs start-up time
+
+        data, changes = override(data, overrides, model)
     problems += changes.problems
     if inner is not None:
         data = data | {"job": inner.job}
@@ -139,8 +144,12 @@ def parse(
                 problems.append(item)
 
     if problems:
-        in_form = [_in_form(item, format) for item in problems]
-        raise JobError(_place_each(in_form, file, document.positions, changes))
+        from cloudtrain.job.explain import in_form  # importing it costs start-up time
+
+        for index, item in enumerate(problems):
+            if item.file is None:  # hints about overrides stay in YAML
+                problems[index] = replace(item, hint=in_form(item.hint, format))
+        raise JobError(_place_each(problems, file, document.positions, changes))
     parsed = JobFile(job, file, document.positions, changes, text, tuple(overrides))
     if is_sweep:
         return parsed._replace(job=job.job, sweep=job, inner=inner)
@@ -195,27 +204,6 @@ def _take_model(document: Content, file: str) -> Any:
     if kind == TRAINING:
         del document.data["kind"]
     return model_of_kind(kind)
-
-
-def _apply_overrides(
-    data: dict[str, object], overrides: Sequence[str], model: Any
-) -> tuple[dict[str, object], Changes]:
-    """Return the data with the overrides applied, and the changes that they made."""
-    if not overrides:
-        return data, Changes()
-    from cloudtrain.job.overrides import override  # importing it costs start-up time
-
-    return override(data, overrides, model)
-
-
-def _in_form(problem: Problem, format: Format) -> Problem:
-    """Return the problem with its hint in the syntax of the file. Hints about overrides stay in
-    YAML."""
-    if format == "yaml" or problem.file is not None:
-        return problem
-    from cloudtrain.job.explain import in_form  # importing it costs start-up time
-
-    return replace(problem, hint=in_form(problem.hint, format))
 
 
 def _place_each(
@@ -436,9 +424,8 @@ KINDS = TRAINING, PROCESSING, SWEEP = "training", "processing", "sweep"
 
 def kind_of_job(job: AnyJob | Sweep) -> str:
     """Return the kind of a job as a job file names it: `training`, `processing` or `sweep`."""
-    if getattr(job, "kind", None) == SWEEP:
-        return SWEEP
-    return TRAINING if isinstance(job, TrainingJob) else PROCESSING
+    kind: str = getattr(job, "kind", TRAINING)
+    return kind
 
 
 def fields_of(job: AnyJob | Sweep) -> dict[str, object]:

@@ -83,11 +83,11 @@ else:
             parameters = []
             for name, field in cls.model_fields.items():
                 kind = _plain_type(Annotated[field.annotation, field.metadata])
-                parameter = Parameter(name, Parameter.KEYWORD_ONLY, annotation=kind)
+                default = Parameter.empty
                 if not field.is_required():
                     default = field.get_default(call_default_factory=True)
-                    parameter = parameter.replace(default=default)
-                parameters.append(parameter)
+                keyword = Parameter.KEYWORD_ONLY
+                parameters.append(Parameter(name, keyword, default=default, annotation=kind))
             return Signature(parameters)
 
         @__signature__.setter
@@ -410,16 +410,13 @@ def parse_time(text: str) -> int | None:
     if len(parts) > 3 or not all(map(str.isdecimal, given)):
         return None
 
-    numbers = list(map(int, parts))
-    if dash:  # the first number is hours
-        numbers = [*numbers, 0, 0][:3]
-    elif len(numbers) == 1:  # minutes
-        numbers = [0, *numbers, 0]
-    elif len(numbers) == 2:  # minutes and seconds
-        numbers = [0, *numbers]
-    hours, minutes, seconds = numbers
-    hours += 24 * int(days or 0)
-    return (60 * hours + minutes) * 60 + seconds
+    units: tuple[int, ...] = (3600, 60, 1)
+    if not dash and len(parts) < 3:
+        units = (60, 1)  # minutes, or minutes and seconds
+    seconds = 86400 * int(days or 0)
+    for number, unit in zip(parts, units, strict=False):
+        seconds += int(number) * unit
+    return seconds
 
 
 def format_duration(seconds: float) -> str:

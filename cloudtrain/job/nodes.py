@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from types import MappingProxyType, UnionType
+from types import UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, JsonValue
@@ -37,7 +37,7 @@ class SchemaNode(NamedTuple):
 
     kind: Kind
     words: str
-    models: Mapping[str, type[BaseModel]] = MappingProxyType({})
+    models: Mapping[str, type[BaseModel]] = {}
     inner: SchemaNode | None = None
     options: tuple[Any, ...] = ()
     has_parser: bool = False
@@ -77,7 +77,7 @@ class SchemaNode(NamedTuple):
         return self.models.values() if model is None else [model]
 
 
-JSON = SchemaNode("json", "a JSON value")
+JSON = SchemaNode("json", "text, a number, `true`, `false`, a list or a mapping")
 
 _VALUES = {str: "text", int: "a whole number", float: "a number", bool: "`true` or `false`"}
 
@@ -136,13 +136,8 @@ def _union(options: list[Any], has_parser: bool) -> SchemaNode:
         models = {str(option.model_fields["type"].default): option for option in options}
         return SchemaNode("choice", "a mapping with a `type`", models, options=tuple(models))
 
-    words = dict.fromkeys(_node(option).words for option in options)
-    if "a number" in words:  # which a whole number is
-        words.pop("a whole number", None)
-    # The last are words such as "`true` or `false`", with a comma before them.
-    *others, last = sorted(words, key=lambda word: " or " in word)
-    separator = ", " if " or " in last else " or "
-    return SchemaNode("json", separator.join([", ".join(others), last]))
+    words = [_node(option).words for option in options]
+    return SchemaNode("json", " or ".join(words))
 
 
 def plain_path(
@@ -190,51 +185,23 @@ PLACE_NAME = r"^[a-zA-Z_][a-zA-Z0-9_]*$"
 """The name of an input or output, valid for both SageMaker's channels and Azure ML's keys."""
 
 
-class _Words(NamedTuple):
-    """What makes a text a valid name."""
-
-    rule: str
-    filler: str
-    """The letter that replaces letters which are not allowed."""
-    forbidden: str
-    """A pattern of letters that are not allowed."""
-    forbidden_first: str
-    """A pattern of letters that are not allowed at the beginning."""
-
-
-_WORDS = {
-    JOB_NAME: _Words(
-        "letters, digits and hyphens, with a letter or digit at both ends",
-        "-",
-        "[^a-zA-Z0-9-]+",
-        "^[^a-zA-Z0-9]+",
-    ),
-    PLACE_NAME: _Words(
-        "letters, digits and underscores, and no digit first",
-        "_",
-        "[^a-zA-Z0-9_]+",
-        "^[^a-zA-Z_]+",
-    ),
+_RULES = {
+    JOB_NAME: "letters, digits and hyphens, with a letter or digit at both ends",
+    PLACE_NAME: "letters, digits and underscores, and no digit first",
 }
 
 
 def rule_of(pattern: str) -> str | None:
     """Return the description of a name pattern of this module; None for other patterns."""
-    words = _WORDS.get(pattern)
-    return words.rule if words else None
+    return _RULES.get(pattern)
 
 
 def mend_name(name: str, pattern: str, length: int) -> str | None:
     """Return a valid name like `name`, such as `my-job` for `my job`; None if there is none. A
     valid name matches `pattern`, and has at most `length` characters."""
-    words = _WORDS.get(pattern)
-    if words is None:
-        return None
-    if words.filler == "-":
-        name = name.replace("_", "-")
-    text = re.sub(words.forbidden, words.filler, name)
-    text = re.sub(words.forbidden_first, "", text)
-    text = text[:length].rstrip("-")
+    filler = "-" if pattern == JOB_NAME else "_"
+    text = re.sub("[^a-zA-Z0-9]+", filler, name).strip(filler)
+    text = text[:length].rstrip(filler)
     return text if re.search(pattern, text) else None
 
 
@@ -286,13 +253,6 @@ class Source(NamedTuple):
     find_spelling: FindSpelling | None = None
 
 
-def _number_text(number: float) -> str:
-    try:
-        return str(number)
-    except ValueError:  # Python does not write numbers of more than 4300 digits
-        return "a number of too many digits"
-
-
 def describe_value(value: object, spelling: str | None = None) -> str:
     """Return a short form of a value for a message: `"two"`, `2.10`, a list. `spelling` is the
     original spelling of a number."""
@@ -304,7 +264,10 @@ def describe_value(value: object, spelling: str | None = None) -> str:
     if value is None or isinstance(value, bool):
         return f"`{json.dumps(value)}`"
     if isinstance(value, int | float):
-        return f"`{shortened(spelling or _number_text(value))}`"
+        try:
+            return f"`{shortened(spelling or str(value))}`"
+        except ValueError:  # Python does not write numbers of more than 4300 digits
+            return "a number of too many digits"
     if isinstance(value, Mapping | BaseModel):
         return "a mapping"
     if isinstance(value, list | tuple):
@@ -314,15 +277,13 @@ def describe_value(value: object, spelling: str | None = None) -> str:
 
 # The changes that overrides made to a job.
 
-_NOTHING: Mapping[Any, Any] = MappingProxyType({})
-
 
 class Changes(NamedTuple):
     """The changes that overrides made: for each changed path, the override and the spelling of the
     new value. `problems` are about overrides that could not be applied."""
 
-    origins: Mapping[ValuePath, str] = _NOTHING
-    texts: Mapping[ValuePath, str] = _NOTHING
+    origins: Mapping[ValuePath, str] = {}
+    texts: Mapping[ValuePath, str] = {}
     problems: tuple[Problem, ...] = ()
 
     def origin(self, path: ValuePath) -> str | None:

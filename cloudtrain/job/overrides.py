@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from shlex import quote
 from typing import Any
@@ -22,7 +23,6 @@ _PART = re.compile(
     r"""'(?P<single>[^']*)'|\[(?P<index>[0-9]+)\]|(?P<bare>[^.\[\]="']+))"""
 )
 _SYNTAX = "write `--set resources.instance_count=4`"
-_REMOVE = "null"
 _MAX_DIGITS = 9
 """Maximum number of digits of an index, because Python limits the numbers that it reads."""
 _CONTAINERS: dict[Kind, type | tuple[type, ...]] = {"list": list, "json": (dict, list)}
@@ -205,8 +205,9 @@ def _apply(
 
     for above, name, container in additions:
         _put(above, name, container)
-    if text.strip() == _REMOVE:
-        _remove(holder, key)
+    if text.strip() == "null":
+        with suppress(KeyError, IndexError):
+            del holder[key]
         return path, document.positions, lost
     _put(holder, key, document.data)
     if shape.kind == "choice" and key == "type":
@@ -216,14 +217,6 @@ def _apply(
                 del holder[name]
                 lost.append((*path[:-1], name))
     return path, document.positions, lost
-
-
-def _remove(holder: object, key: str | int) -> None:
-    """Remove a value from a mapping or list that may lack it."""
-    if isinstance(holder, dict):
-        holder.pop(key, None)
-    elif isinstance(holder, list) and isinstance(key, int) and key < len(holder):
-        holder.pop(key)
 
 
 def _step(
@@ -283,11 +276,12 @@ def _container_for(value: object, shape: SchemaNode, path: ValuePath) -> object:
     return [] if shape.kind == "list" else {}
 
 
-def _get(holder: Any, key: str | int) -> object:
+def _get(holder: Any, key: Any) -> object:
     """Return a value from a mapping or list; None if it is missing."""
-    if isinstance(holder, list):
-        return holder[key] if isinstance(key, int) and key < len(holder) else None
-    return holder.get(key)
+    try:
+        return holder[key]
+    except (KeyError, IndexError):
+        return None
 
 
 def _put(holder: Any, key: Any, value: object) -> None:

@@ -126,19 +126,14 @@ class ProcessingOutput(Output):
         ) -> None: ...
 
 
-def _resource_rules(resources: object) -> Iterator[Problem]:
-    """Yield a problem for each kind of instance groups."""
-    for name in ("instance_groups", "distribution_groups"):
-        if raw_value(resources, name):
-            message = f"a processing job runs on equal instances, so it has no `{name}`"
-            hint = "use `instance_type` and `instance_count`"
-            yield Problem(("resources", name), message, hint, code="CT023")
-
-
 def _job_rules(job: Mapping[str, object]) -> Iterator[Problem]:
     yield from one_thing_to_run(job)
     yield from reference_problems(job, implicit=())
-    yield from _resource_rules(job.get("resources"))
+    for name in ("instance_groups", "distribution_groups"):
+        if raw_value(job.get("resources"), name):
+            message = f"a processing job runs on equal instances, so it has no `{name}`"
+            hint = "use `instance_type` and `instance_count`"
+            yield Problem(("resources", name), message, hint, code="CT023")
     yield from same_names(job)
     yield from unsendable(job)
 
@@ -183,13 +178,10 @@ class ProcessingJob(FromFile):
         if not isinstance(data, Mapping):
             return data
         widened = dict(data)
-        for field, plain, own in (
-            ("inputs", Input, ProcessingInput),
-            ("outputs", Output, ProcessingOutput),
-        ):
+        for field, plain in (("inputs", Input), ("outputs", Output)):
             places = data.get(field)
             if isinstance(places, Mapping):
-                widened[field] = {name: _widen(item, plain, own) for name, item in places.items()}
+                widened[field] = {name: _set_fields(item, plain) for name, item in places.items()}
         return widened
 
     if TYPE_CHECKING:
@@ -226,9 +218,8 @@ class ProcessingJob(FromFile):
 AnyJob = TrainingJob | ProcessingJob
 
 
-def _widen(item: object, plain: type[Model], own: type[Model]) -> object:
-    """Return the fields of a `plain` model, which are valid for `own` too, and other items
-    unchanged."""
-    if isinstance(item, plain) and not isinstance(item, own):
+def _set_fields(item: object, plain: type[Model]) -> object:
+    """Return the fields of a `plain` model that were set, and other items unchanged."""
+    if isinstance(item, plain):
         return {name: getattr(item, name) for name in item.model_fields_set}
     return item

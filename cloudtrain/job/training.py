@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
-    BaseModel,
     BeforeValidator,
     Field,
     JsonValue,
@@ -29,6 +28,7 @@ from cloudtrain.job.data import (
     PathText,
     Text,
     reference_problems,
+    values_in,
 )
 from cloudtrain.job.distribution import Distribution, NoDistribution
 from cloudtrain.job.model import (
@@ -165,24 +165,18 @@ def _resource_rules(resources: Mapping[str, object]) -> Iterator[Problem]:
                 f"`instance_groups` holds its own types and counts, so `{name}` contradicts it"
             )
             yield Problem((name,), message, f"remove `{name}` or `instance_groups`", code="CT018")
-    total = sum(_counts(resources["instance_groups"]))
+    groups = resources["instance_groups"]
+    total = 0
+    for group in groups if isinstance(groups, list | tuple) else ():
+        count = raw_value(group, "instance_count")
+        if isinstance(count, int):  # validation reports others
+            total += count
     if total > MAX_COUNT:
         message = (
             f"`instance_groups` have {total:,} instances together, and a job has at most "
             f"{MAX_COUNT:,}"
         )
         yield Problem(("instance_groups",), message, "lower their `instance_count`", code="CT014")
-
-
-def _counts(groups: object) -> Iterator[int]:
-    """Yield the instance counts in the raw groups. Skip counts that are not integers, which
-    validation reports."""
-    if not isinstance(groups, list | tuple):
-        return
-    for group in groups:
-        count = raw_value(group, "instance_count")
-        if isinstance(count, int):
-            yield count
 
 
 class Resources(Model):
@@ -503,25 +497,18 @@ def same_names(job: Mapping[str, object], *, outputs: Sequence[str] = ()) -> Ite
 def unsendable(value: object, path: ValuePath = ()) -> Iterator[Problem]:
     """Yield a problem for each value that no target accepts: NaN and infinity, which JSON cannot
     express, and malformed text."""
-    if isinstance(value, str):
-        for what, hint in _text_faults(value):
-            yield Problem(path, f"`{path[-1]}` holds {what}", hint, code="CT017")
-    elif isinstance(value, float) and not isfinite(value):
-        is_in_list = isinstance(path[-1], int)
-        name = dotted(path[-2:] if is_in_list else path[-1:])
-        message = f"`{name}` cannot be `{value}`: no service accepts it"
-        yield Problem(path, message, f'write `"{value}"`, as text', code="CT017")
-    elif isinstance(value, Mapping | BaseModel):
-        # A model yields its fields like the items of a mapping.
-        entries = value.items() if isinstance(value, Mapping) else iter(value)
-        for key, inner in entries:
-            inner_path = (*path, key)
-            for what, hint in _text_faults(str(key)):
-                yield KeyProblem(inner_path, f"a name holds {what}", hint, code="CT017")
-            yield from unsendable(inner, inner_path)
-    elif isinstance(value, list | tuple):
-        for index, inner in enumerate(value):
-            yield from unsendable(inner, (*path, index))
+    for place, item in values_in(value, path):
+        name = place[-1] if place else ""
+        if isinstance(name, str):
+            for what, hint in _text_faults(name):
+                yield KeyProblem(place, f"a name holds {what}", hint, code="CT017")
+        if isinstance(item, str):
+            for what, hint in _text_faults(item):
+                yield Problem(place, f"`{name}` holds {what}", hint, code="CT017")
+        elif isinstance(item, float) and not isfinite(item):
+            shown = dotted(place[-2:] if isinstance(name, int) else place[-1:])
+            message = f"`{shown}` cannot be `{item}`: no service accepts it"
+            yield Problem(place, message, f'write `"{item}"`, as text', code="CT017")
 
 
 def _text_faults(text: str) -> Iterator[tuple[str, str]]:

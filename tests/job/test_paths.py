@@ -47,10 +47,10 @@ def test_a_job_of_paths_is_planned(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fields", "hint"),
     [
-        ({"command": Path("train.sh")}, "write `str(path)`"),
+        ({"command": Path("train.sh")}, "write it as text: a path drops one slash of a URI"),
         (
             {"inputs": {"a": {"sagemaker": Path("s3://bucket/a")}}},
-            "write the URI as text: a path drops one of its",
+            "write it as text: a path drops one",
         ),
     ],
     ids=["command", "uri"],

@@ -89,7 +89,7 @@ def test_an_input_of_a_training_job_does_as_well() -> None:
         (FILE.replace("path: /opt/ml/processing/raw", "path: raw"), "job.yaml:7", '`"raw"` is not a folder', "begins with"),
         (FILE.replace("path: /opt/ml/processing/raw", "access: rw"), "job.yaml:7", "`access` applies to inputs of training", "remove"),
         (FILE.replace("outputs.volumes", "outputs.model"), "job.yaml:4", "the job has no output `model`", "volumes"),
-        (FILE.replace("outputs.volumes", "checkpoint"), "job.yaml:4", "a reference is `inputs.NAME` or", "outputs.volumes"),
+        (FILE.replace("outputs.volumes", "checkpoint"), "job.yaml:4", "a reference is `inputs.NAME`", "outputs.volumes"),
         (FILE.replace("local: raw", 'local: "run:prep/x"'), "job.yaml:7", "`run:prep/x` does not name an output of a run", "run:NAME/output/OUTPUT"),
         (FILE.replace("local: raw", 'local: "run:a/output/b/../c"'), "job.yaml:7", "does not name an output of a run", "run:NAME"),
     ],
