@@ -162,29 +162,20 @@ def _require_plain(nodes: list[ast.AST]) -> None:
     """Refuse what may add options, or catch the `SystemExit` of an unknown option."""
     # as in `[*launcher, *sys.argv]`
     copied = {id(node.value) for node in all_of(ast.Starred, nodes)}
-    for kind in (ast.Attribute, ast.ImportFrom, ast.alias, ast.ExceptHandler):
-        for node in all_of(kind, nodes):
-            if _may_add(node) and id(node) not in copied:
-                raise _NotCertain
+    for attribute in all_of(ast.Attribute, nodes):
+        if attribute.attr in _ARGUMENTS and id(attribute) not in copied:
+            raise _NotCertain
+    for alias in all_of(ast.alias, nodes):
+        if alias.name in ("*", "argv"):
+            raise _NotCertain
+    for handler in all_of(ast.ExceptHandler, nodes):
+        caught = all_of(ast.Name, ast.walk(handler.type or ast.Name("BaseException")))
+        if any(item.id in ("SystemExit", "BaseException") for item in caught):
+            raise _NotCertain
 
 
-def _may_add(node: ast.AST) -> bool:
-    """Return whether a node may add options that the parser's calls do not show, or catch
-    `SystemExit`."""
-    if isinstance(node, ast.Attribute):
-        return node.attr in ("argv", "orig_argv", "parse_known_args")
-    if isinstance(node, ast.ImportFrom):
-        return any(alias.name == "*" for alias in node.names)
-    if isinstance(node, ast.alias):
-        return node.name == "argv"
-    if isinstance(node, ast.ExceptHandler):
-        if node.type is None:
-            return True
-        return any(item.id in _EXITS for item in all_of(ast.Name, ast.walk(node.type)))
-    return False
-
-
-_EXITS = ("SystemExit", "BaseException")
+_ARGUMENTS = ("argv", "orig_argv", "parse_known_args")
+"""What gives a script arguments that the parser's calls do not show."""
 
 
 def _parser_classes(nodes: list[ast.AST]) -> set[str]:

@@ -66,10 +66,15 @@ class Save(NamedTuple):
     path: str
 
 
-class ScriptSyntax(NamedTuple):
+@dataclass
+class ScriptSyntax:
     """What a script and its own modules show. `options` maps the script's options to their
     defaults, and `defaults` has those that are texts."""
 
+    nodes: dict[str, Nodes] = field(default_factory=dict)
+    """The nodes of the script and of each module, by the path of its file."""
+    imported: set[str] = field(default_factory=set)
+    """All packages that the script and its modules import."""
     packages: frozenset[str] = frozenset()
     """The packages that the script itself imports."""
     why_alone: str = ""
@@ -79,23 +84,23 @@ class ScriptSyntax(NamedTuple):
     needs_no_launcher: bool = False
     """Whether the script also works if `python` starts it: it asks whether a launcher has set its
     rank, leaves the processes to a library, or shows no sign of other processes."""
-    saves: tuple[Save, ...] = ()
-    needs: Mapping[str, tuple[str, int]] = {}
+    saves: Sequence[Save] = ()
+    needs: dict[str, tuple[str, int]] = field(default_factory=dict)
     """The packages that are imported whenever the script starts, each with the file and line of the
     import."""
-    defaults: Mapping[str, str] = {}
-    options: Mapping[str, object] = {}
-    outside: tuple[tuple[str, int, str], ...] = ()
+    defaults: dict[str, str] = field(default_factory=dict)
+    options: dict[str, object] = field(default_factory=dict)
+    outside: Sequence[tuple[str, int, str]] = ()
     """The file, the line and the text of each constant that begins with `../`, except defaults of
     options."""
-    unreadable: tuple[tuple[str, int, str], ...] = ()
+    unreadable: list[tuple[str, int, str]] = field(default_factory=list)
     """The file and the line of each text that no Python reads, with the reason."""
-    attended: tuple[tuple[str, int, str], ...] = ()
+    attended: list[tuple[str, int, str]] = field(default_factory=list)
     """The file, the line and the name of each function that needs a person or a notebook, and is
     certainly called."""
     relative: int | None = None
     """The line of the script itself that certainly imports relative to its package."""
-    written: tuple[tuple[str, int, str], ...] = ()
+    written: Sequence[tuple[str, int, str]] = ()
     """The file, the line and the folder of each file that is written below a relative folder that
     no call makes."""
     words: Sequence[ast.AST] = ()
@@ -116,37 +121,6 @@ def script_file(
             if is_file(file):
                 return file
     return None
-
-
-class _Import(NamedTuple):
-    """One package or module that a statement imports."""
-
-    statement: ast.Import | ast.ImportFrom
-    package: str
-    """The first part of its name; empty for a relative import."""
-    files: list[str]
-    """The files that it could be among the script's own modules."""
-
-
-@dataclass
-class _Program:
-    """A script with its own modules."""
-
-    nodes: dict[str, Nodes] = field(default_factory=dict)
-    """The nodes of the script and of each module, by the path of its file."""
-    packages: set[str] = field(default_factory=set)
-    own_packages: frozenset[str] = frozenset()
-    """The packages that the script itself imports."""
-    needs: dict[str, tuple[str, int]] = field(default_factory=dict)
-    unreadable: list[tuple[str, int, str]] = field(default_factory=list)
-    attended: list[tuple[str, int, str]] = field(default_factory=list)
-    relative: int | None = None
-
-    def calls(self) -> Iterator[tuple[str, ast.Call]]:
-        """Yield each call with the path of its file."""
-        for path, nodes in self.nodes.items():
-            for call in all_of(ast.Call, nodes):
-                yield path, call
 
 
 _Node = TypeVar("_Node", bound=ast.AST)
@@ -174,66 +148,49 @@ def read_syntax(script: str, read: Callable[[str], str | None]) -> ScriptSyntax:
     """Read a script and the modules beside it that it imports. `read` returns the text of the file
     at a path such as `src/train.py`, or None if there is none, and raises SyntaxError if Python
     cannot decode it. Modules that cannot be parsed are unknown packages."""
-    program = _read_program(script, read)
-    nodes = Nodes(chain.from_iterable(program.nodes.values()))
+    syntax = _read_program(script, read)
+    nodes = Nodes(chain.from_iterable(syntax.nodes.values()))
     words: list[ast.AST] = []
     for kind in _WORDS:
         words += all_of(kind, nodes)
-    calls = list(program.calls())
+    syntax.words = words
+    calls: list[tuple[str, ast.Call]] = []
+    for path, own_nodes in syntax.nodes.items():
+        calls += [(path, call) for call in all_of(ast.Call, own_nodes)]
 
-    options: dict[str, object] = {}
     for _, call in calls:
-        options.update(_defaults(call))
-    defaults = {name: value for name, value in options.items() if isinstance(value, str)}
+        syntax.options.update(_defaults(call))
+    for name, value in syntax.options.items():
+        if isinstance(value, str):
+            syntax.defaults[name] = value
     values = _assigned(nodes)
-    saves = list(_saves(calls, values, defaults))
-
+    syntax.outside = list(_outside(syntax))
+    syntax.written = list(_written(calls, values))
+    saves = list(_saves(calls, values, syntax.defaults))
     # The package `integrations` sets the folder itself.
-    names = {node.id for node in all_of(ast.Name, nodes)}
-    if "integrations" not in names:
+    if "integrations" not in {node.id for node in all_of(ast.Name, nodes)}:
         for path, call in calls:
             if _parses_output_dir(call):
                 saves.append(Save(path, call.lineno, "output_dir", ""))
-                defaults = {"output_dir": "trainer_output"} | defaults
+                syntax.defaults.setdefault("output_dir", "trainer_output")
+    syntax.saves = saves
 
     asks = any(map(_asks, [*all_of(ast.Call, nodes), *all_of(ast.Compare, nodes)]))
     joins = any(map(_joins, words))
-    why_alone = ""
-    if "torch" in program.packages and not asks and any(_spawns(call) for _, call in calls):
-        why_alone = "starts its processes itself"
-    elif _is_alone(program.packages, joins, calls):
-        why_alone = "joins no other process"
-    return ScriptSyntax(
-        packages=program.own_packages,
-        why_alone=why_alone,
-        # a script without any sign of other processes does not wait for them
-        needs_no_launcher=asks or not joins or not program.packages.isdisjoint(_LIBRARIES),
-        saves=tuple(saves),
-        needs=program.needs,
-        defaults=defaults,
-        options=options,
-        outside=tuple(_outside(program, set(defaults.values()))),
-        unreadable=tuple(program.unreadable),
-        attended=tuple(program.attended),
-        relative=program.relative,
-        written=tuple(_written(calls, values)),
-        words=words,
-    )
+    # a script without any sign of other processes does not wait for them
+    has_library = not syntax.imported.isdisjoint(_LIBRARIES)
+    syntax.needs_no_launcher = asks or not joins or has_library
+    if "torch" in syntax.imported and not asks and any(_spawns(call) for _, call in calls):
+        syntax.why_alone = "starts its processes itself"
+    elif not joins and _is_alone(syntax.imported, calls):
+        syntax.why_alone = "joins no other process"
+    return syntax
 
 
-class LibraryUse(NamedTuple):
-    """How a script uses a library."""
-
-    is_imported: bool
-    names: frozenset[str]
-    """The names of the library that it uses, with those of all imports and keywords."""
-    is_certain: bool
-    """Whether nothing else could use the library: no code that the script does not show, and no
-    trainer of another library."""
-
-
-def read_use(words: Sequence[ast.AST], library: str) -> LibraryUse:
-    """Return how a script with these words uses the module `library` and its submodules."""
+def names_of_library(words: Sequence[ast.AST], library: str) -> set[str] | None:
+    """Return the names that a script with these words uses of the module `library` and its
+    submodules, with those of all imports and keywords. Return None if something else could use the
+    library: code that the script does not show, or a trainer of another library."""
     owners: set[str] = set()
     names: set[str] = set()
     for node in words:
@@ -247,8 +204,8 @@ def read_use(words: Sequence[ast.AST], library: str) -> LibraryUse:
                 bound = alias.name if start else module.partition(".")[0]
                 owners.add(alias.asname or bound)
 
-    is_certain = names.isdisjoint({*_DYNAMIC, "*"})
-    is_certain = is_certain and not any(name.endswith("Trainer") for name in names)
+    if not names.isdisjoint({*_DYNAMIC, "*"}) or any(name.endswith("Trainer") for name in names):
+        return None
     # Without `as`, the script may have assigned the module to another name.
     may_be_renamed = library.partition(".")[0] in owners
     for node in words if owners else ():
@@ -256,7 +213,7 @@ def read_use(words: Sequence[ast.AST], library: str) -> LibraryUse:
             names.add(node.arg)
         elif type(node) is ast.Attribute and (may_be_renamed or _owner_of(node) in owners):
             names.add(node.attr)
-    return LibraryUse(bool(owners), frozenset(names), is_certain)
+    return names
 
 
 def _owner_of(attribute: ast.Attribute) -> str:
@@ -267,9 +224,9 @@ def _owner_of(attribute: ast.Attribute) -> str:
     return value.id if isinstance(value, ast.Name) else ""
 
 
-def _read_program(script: str, read: Callable[[str], str | None]) -> _Program:
+def _read_program(script: str, read: Callable[[str], str | None]) -> ScriptSyntax:
     """Read the script, the modules that it imports, the modules that they import, and so on."""
-    program = _Program()
+    syntax = ScriptSyntax()
 
     @cache
     def is_own_module(file: str) -> bool:
@@ -282,7 +239,7 @@ def _read_program(script: str, read: Callable[[str], str | None]) -> _Program:
     certain = {script}  # the files that are imported whenever the script starts
     seen: set[str] = set()
     waiting = deque([script])
-    while waiting and len(program.nodes) < _MOST_MODULES:
+    while waiting and len(syntax.nodes) < _MOST_MODULES:
         path = waiting.popleft()  # the nearest modules first
         if path in seen:
             continue
@@ -293,36 +250,36 @@ def _read_program(script: str, read: Callable[[str], str | None]) -> _Program:
                 continue
             module, nodes = parse(text)
         except (SyntaxError, RecursionError) as error:
-            program.packages.add(path)
+            syntax.imported.add(path)
             if isinstance(error, SyntaxError) and path in certain and not _may_be_new(error):
-                program.unreadable.append((path, error.lineno or 1, error.msg))
+                syntax.unreadable.append((path, error.lineno or 1, error.msg))
             continue
-        program.nodes[path] = nodes
+        syntax.nodes[path] = nodes
 
         at_top = set(map(id, module.body))
-        for found in _imports(nodes, path, folder):
+        for statement, package, files in _imports(nodes, path, folder):
             modules: list[str] = []
-            if found.package != "cloudtrain":  # every bundle has its runtime
-                modules = list(filter(is_own_module, found.files))
+            if package != "cloudtrain":  # every bundle has its runtime
+                modules = list(filter(is_own_module, files))
             waiting += modules
-            at_start = path in certain and id(found.statement) in at_top
+            at_start = path in certain and id(statement) in at_top
             if at_start:
                 certain.update(modules)
-            if found.package and not modules:
-                program.packages.add(found.package)
+            if package and not modules:
+                syntax.imported.add(package)
                 if at_start:
-                    program.needs.setdefault(found.package, (path, found.statement.lineno))
+                    syntax.needs.setdefault(package, (path, statement.lineno))
             # a script that sets `__package__` makes itself a part of a package
-            is_relative = not found.package and "__package__" not in text
+            is_relative = not package and "__package__" not in text
             if is_relative and at_start and path == script:
-                program.relative = program.relative or found.statement.lineno
+                syntax.relative = syntax.relative or statement.lineno
 
         if path == script:
-            program.own_packages = frozenset(program.packages)
+            syntax.packages = frozenset(syntax.imported)
         if path in certain:
             for line, name in _attended(module.body, nodes, path == script):
-                program.attended.append((path, line, name))
-    return program
+                syntax.attended.append((path, line, name))
+    return syntax
 
 
 _NEW = (
@@ -337,10 +294,10 @@ def _may_be_new(error: SyntaxError) -> bool:
     return error.lineno is None or re.match(_NEW, (error.text or "").lower()) is not None
 
 
-def _is_alone(packages: set[str], joins: bool, calls: list[tuple[str, ast.Call]]) -> bool:
-    """Return whether a program with these imports and calls trains in one process. `joins`: a name
-    is a sign of other processes."""
-    if joins or "torch" not in packages or not packages.isdisjoint(_DYNAMIC):
+def _is_alone(packages: set[str], calls: list[tuple[str, ast.Call]]) -> bool:
+    """Return whether a program with these imports and calls, and without a sign of other processes,
+    trains in one process."""
+    if "torch" not in packages or not packages.isdisjoint(_DYNAMIC):
         return False
     if packages - sys.stdlib_module_names <= _PLAIN:
         return True
@@ -371,9 +328,10 @@ def _saves(
             yield Save(path, call.lineno, *place)
 
 
-def _outside(program: _Program, defaults: set[str]) -> Iterator[tuple[str, int, str]]:
+def _outside(syntax: ScriptSyntax) -> Iterator[tuple[str, int, str]]:
     """Yield the file, the line and the text of each constant that leads out of the folder."""
-    for path, nodes in program.nodes.items():
+    defaults = syntax.defaults.values()
+    for path, nodes in syntax.nodes.items():
         for node in all_of(ast.Constant, nodes):
             text = node.value
             if isinstance(text, str) and text.startswith("../") and text not in defaults:
@@ -495,15 +453,19 @@ def _bound_names(nodes: list[ast.AST]) -> set[str]:
     return bound | imported - {"get_ipython"}  # it returns None outside of a notebook
 
 
-def _imports(nodes: list[ast.AST], path: str, folder: str) -> Iterator[_Import]:
-    """Yield each import of the module at `path`. The script is in `folder`."""
+def _imports(
+    nodes: list[ast.AST], path: str, folder: str
+) -> Iterator[tuple[ast.Import | ast.ImportFrom, str, list[str]]]:
+    """Yield each import of the module at `path`: the statement, the first part of the name of its
+    package or module, empty for a relative import, and the files that it could be among the
+    script's own modules. The script is in `folder`."""
     at_top = [folder, ""]
     for node in nodes:
         names: list[str] = []
         if isinstance(node, ast.Import):
             for alias in node.names:
                 package = alias.name.partition(".")[0]
-                yield _Import(node, package, _module_files([alias.name], at_top))
+                yield (node, package, _module_files([alias.name], at_top))
                 names.append(alias.name)
         elif isinstance(node, ast.ImportFrom):
             # Each name may be a module itself: `from package import module`.
@@ -512,12 +474,12 @@ def _imports(nodes: list[ast.AST], path: str, folder: str) -> Iterator[_Import]:
             if node.level:
                 above = [".."] * (node.level - 1)
                 base = posixpath.join(posixpath.dirname(path), *above)
-                yield _Import(node, "", _module_files(names, [base]))
+                yield (node, "", _module_files(names, [base]))
             else:
                 package = names[0].partition(".")[0]
-                yield _Import(node, package, _module_files(names, at_top))
+                yield (node, package, _module_files(names, at_top))
         if _TENSORBOARD in names and isinstance(node, ast.Import | ast.ImportFrom):
-            yield _Import(node, "tensorboard", [])
+            yield (node, "tensorboard", [])
 
 
 _TENSORBOARD = "torch.utils.tensorboard"

@@ -9,7 +9,7 @@ from posixpath import normpath
 
 from cloudtrain.errors import InPlace, ValuePath, quoted
 from cloudtrain.job.distribution import SMP
-from cloudtrain.job.syntax import read_use
+from cloudtrain.job.syntax import names_of_library
 from cloudtrain.plans.plan import Level
 from cloudtrain.rules.engine import Fault, Subject, mapping_at, positive_count, rule
 from cloudtrain.rules.facts import read_requirements
@@ -374,21 +374,22 @@ def smp_parameters_ignored(subject: Subject) -> Iterator[Fault]:
     if not isinstance(smp, SMP) or not subject.syntax.words:
         return
     module = _SMP_MODULES[smp.version]
-    use = read_use(subject.syntax.words, module)
+    names = names_of_library(subject.syntax.words, module)
     active = [name for name, value in smp.parameters.items() if _is_active(value)]
-    if not use.is_certain:
+    if names is None:
         return
 
     path: ValuePath = ("distribution", "parameters")
-    if active and "init" not in use.names:
-        unused = f"`{subject.script}` never calls `init()` of `{module}`"
+    script = f"`{subject.script}`"
+    if active and "init" not in names:
+        message = f"{script} never calls `init()` of `{module}`, so it ignores {quoted(active)}"
         hint = "use the library in the script, or write `distribution: {type: torch}`"
-        yield Fault(f"{unused}, so it ignores {quoted(active)}", hint, path)
+        yield Fault(message, hint, path)
         return
     for name in active:
         appliers = _SMP_APPLIED_BY[smp.version].get(name)
-        if appliers and use.names.isdisjoint(appliers):
-            message = f"`{subject.script}` never uses `{appliers[0]}`, so it ignores `{name}`"
+        if appliers and names.isdisjoint(appliers):
+            message = f"{script} never uses `{appliers[0]}`, so it ignores `{name}`"
             hint = f"remove `{name}`, or apply it in the script with `{module}`"
             yield Fault(message, hint, (*path, name))
 
