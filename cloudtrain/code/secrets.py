@@ -74,10 +74,9 @@ _OWN = Path(__file__).with_name("own_secret_rules.toml")
 
 
 class RuleSet(NamedTuple):
-    """All rules. `allowed` describes the matches that no rule reports."""
+    """All rules, by their keywords. `allowed` describes the matches that no rule reports."""
 
-    rules: tuple[SecretForm, ...]
-    by_keyword: Mapping[bytes, tuple[SecretForm, ...]]
+    by_keyword: Mapping[bytes, Sequence[SecretForm]]
     allowed: Allowed
 
 
@@ -92,12 +91,12 @@ def rule_set() -> RuleSet:
     for item in own["rules"]:
         rules.append(_parse_rule(_complete(item, parts)))
 
-    index: dict[bytes, tuple[SecretForm, ...]] = {}
+    index: dict[bytes, list[SecretForm]] = {}
     for rule in rules:
         for keyword in rule.keywords:
-            index[keyword] = (*index.get(keyword, ()), rule)
+            index.setdefault(keyword, []).append(rule)
     allowed = Allowed(tuple(data["allowed"]), stopwords=_encoded(data["stopwords"]))
-    return RuleSet(tuple(rules), index, allowed)
+    return RuleSet(index, allowed)
 
 
 def _encoded(words: Iterable[str]) -> tuple[bytes, ...]:

@@ -23,6 +23,7 @@ from packaging.version import Version
 
 from cloudtrain.code.files import below, escape_path
 from cloudtrain.code.tree import Tree
+from cloudtrain.documents import JsonMapping
 from cloudtrain.documents.document import load_toml
 from cloudtrain.job.pep508 import normal
 from cloudtrain.job.requirements import Package, Requirements, unfit
@@ -36,9 +37,6 @@ _BACKENDS = {
     _SETUPTOOLS: "setuptools",
 }
 """The build backends that find such a package themselves, with the only package that they need."""
-
-Table = Mapping[str, Any]
-"""A table of TOML."""
 
 _OF_INSTALLERS = frozenset(
     (
@@ -177,7 +175,7 @@ def _wheel(tree: Tree, name: str, folders: Mapping[str, str]) -> tuple[str, byte
     return version, _archive(content, f"{info}/RECORD")
 
 
-def _settings(table: Table, above: str = "") -> Iterator[tuple[str, Any]]:
+def _settings(table: JsonMapping, above: str = "") -> Iterator[tuple[str, Any]]:
     """Yield all values below a table with their dotted keys."""
     for key, value in table.items():
         if isinstance(value, dict):
@@ -195,7 +193,7 @@ def _place(module: str, files: Mapping[str, object]) -> str:
     return f"src/{module}" if in_src else module
 
 
-def _unknown_backends(build: Table, place: str, files: Mapping[str, object]) -> Iterator[str]:
+def _unknown_backends(build: JsonMapping, place: str, files: Mapping[str, object]) -> Iterator[str]:
     """Yield what of a build takes more than a backend that finds the package."""
     backend = build.get("build-backend", _SETUPTOOLS).removesuffix(":__legacy__")
     if backend not in _BACKENDS or "backend-path" in build:
@@ -214,7 +212,7 @@ def _unknown_backends(build: Table, place: str, files: Mapping[str, object]) -> 
                 yield path
 
 
-def _unknown_settings(settings: Table, place: str) -> Iterator[str]:
+def _unknown_settings(settings: JsonMapping, place: str) -> Iterator[str]:
     """Yield the settings that may change what is in the wheel, and do not just name the package."""
     root, _, module = place.rpartition("/")
     packages = [{"include": module, "from": root} if root else {"include": module}]
@@ -244,7 +242,7 @@ def _version_in(module: str) -> str:
     raise ValueError('its `version` is dynamic, and not in one line `__version__ = "1.0"`')
 
 
-def _metadata(project: Table, version: str, folders: Mapping[str, str]) -> dict[str, str]:
+def _metadata(project: JsonMapping, version: str, folders: Mapping[str, str]) -> dict[str, str]:
     """Return the texts of the files beside RECORD by their names."""
     fields = ["Metadata-Version: 2.1", f"Name: {project['name']}", f"Version: {version}"]
     if "requires-python" in project:

@@ -11,10 +11,12 @@ import json
 import posixpath
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from functools import cache
+from typing import NamedTuple
 
 from packaging.specifiers import SpecifierSet
 
+from cloudtrain.documents import JsonMapping
 from cloudtrain.documents.document import load_toml
 from cloudtrain.errors import JobError, quoted
 from cloudtrain.job.pep508 import (
@@ -40,9 +42,6 @@ from cloudtrain.job.requirements import (
     unfit,
     unread,
 )
-
-Table = Mapping[str, Any]
-"""A table of TOML."""
 
 _DEEPEST = 8
 """Maximum number of folders or groups above each other."""
@@ -90,7 +89,7 @@ def read_lock(
     }
     try:
         found = readers[form](file, text)
-        _check_texts(found, read)
+        _check_texts(found)
         return found
     except JobError:
         raise
@@ -101,7 +100,7 @@ def read_lock(
         raise unread(message, "write it again: `uv lock`") from None
 
 
-def _check_texts(found: Requirements, read: Read) -> None:
+def _check_texts(found: Requirements) -> None:
     """Raise JobError if a text of a lock may not stand in a list."""
     packages = [*found.packages]
     for name, version in found.brought.items():
@@ -111,12 +110,10 @@ def _check_texts(found: Requirements, read: Read) -> None:
     for package in packages:
         foreign = foreign_text(package)
         if foreign is not None:
-            text = read(found.file) or ""
-            offset = text.find(json.dumps(foreign)[1:-1]) if foreign else -1
-            if offset < 0:  # it is missing, or composed of several texts
-                offset = text.find(f'"{package.name}"')
-            place = f"line {text.count(chr(10), 0, max(offset, 0)) + 1} of `{found.file}`"
-            message = f"{place} is not a name, version, hash, path or address: `{shown(foreign)}`"
+            message = (
+                f"`{found.file}` holds what is not a name, version, hash, path or address: "
+                f"`{shown(foreign)}`"
+            )
             hint = "write it again: `uv lock`; if the text stays, see who has written the lock"
             raise unread(message, hint)
 
@@ -187,7 +184,7 @@ class _Reader(NamedTuple):
 
     def pylock(self, file: str, text: str) -> Requirements:
         lock = _toml(f"`{file}`", text)
-        _check_version(file, lock.get("lock-version"), "1")
+        _check_version(file, lock.get("lock-version"))
         self.check_python(f"`{file}`", lock.get("requires-python"))
         environments = lock.get("environments") or [""]
         if not any(map(self.applies, environments)):
@@ -216,7 +213,7 @@ class _Reader(NamedTuple):
                 brought[name] = item.get("version", "")
         return Requirements(file, "pylock", tuple(packages.values()), folders, brought)
 
-    def _pylock_package(self, what: str, item: Table, folder: str) -> Package:
+    def _pylock_package(self, what: str, item: JsonMapping, folder: str) -> Package:
         """Return a package of a pylock.toml in `folder`."""
         vcs = item.get("vcs")
         archives = [*item.get("wheels", ())]
@@ -231,9 +228,8 @@ class _Reader(NamedTuple):
             hashes.update(f"{name}:{known[name]}" for name in of_pip[:1])
         url = _address(item.get("archive", {}), folder)
         if vcs:
-            url = f"{vcs['type']}+{vcs['url']}@{vcs['commit-id']}"
-            if "subdirectory" in vcs:
-                url += f"#subdirectory={vcs['subdirectory']}"
+            commit = f"{vcs['type']}+{vcs['url']}@{vcs['commit-id']}"
+            url = _in_folder(commit, vcs.get("subdirectory"))
         index = _other_index(item.get("index", "").rstrip("/"))
         name = normal(item["name"])
         return Package(name, item.get("version", ""), tuple(sorted(hashes)), index, url)
@@ -269,15 +265,15 @@ class _Reader(NamedTuple):
 
     @staticmethod
     def _check_offered(
-        lock: str, field: str, asked: frozenset[str], members: list[Table], table: str
+        lock: str, field: str, asked: frozenset[str], members: list[JsonMapping], table: str
     ) -> None:
         """Raise JobError if no member has an extra or a group that the job asks for."""
         offered: set[str] = set()
         for item in members:
             offered.update(item.get(table, ()))
         for name in sorted(asked - offered):
-            words = [f"`{known}`" for known in sorted(offered)] or ["none"]
-            hint = f"it has {', '.join(words)}; run `uv lock` after a change of `pyproject.toml`"
+            words = quoted(sorted(offered)) or "none"
+            hint = f"it has {words}; run `uv lock` after a change of `pyproject.toml`"
             raise unread(f"`{lock}` has no {field[:-1]} `{name}`", hint, field)
 
     def check_python(self, what: str, wanted: str | None) -> None:
@@ -299,7 +295,7 @@ class _Reader(NamedTuple):
             )
             raise unfit(f"{what} is for Python {wanted}, and the machine has Python {have}", hint)
 
-    def _check_project(self, lock: str, file: str, project: Table, root: Table) -> None:
+    def _check_project(self, lock: str, file: str, project: JsonMapping, root: JsonMapping) -> None:
         """Raise JobError if a project's dependencies are not those that the lock was made for."""
         table = _get(project, "project")
         sources = _get(project, "tool", "uv", "sources")
@@ -319,12 +315,11 @@ class _Reader(NamedTuple):
             locked = _get(metadata, "requires-dev").get(group)
             self._require_same(lock, file, "uv lock", locked, wanted)
 
-    def _wanted(self, texts: Iterable[str], sources: Table, file: str) -> list[Requirement]:
+    def _wanted(self, texts: Iterable[str], sources: JsonMapping, file: str) -> list[Requirement]:
         """Return dependencies as a project writes them, without the versions of those that have a
         source of their own, as uv.lock writes them."""
         if isinstance(texts, (str, dict)):
-            example = json.dumps(texts if isinstance(texts, str) else "NAME")
-            raise unread(f"the dependencies in `{file}` are not a list", f"write `[{example}]`")
+            raise unread(f"the dependencies in `{file}` are not a list", 'write `["NAME"]`')
         elsewhere = set()
         for name, source in sources.items():
             for entry in [source] if isinstance(source, dict) else source:
@@ -348,7 +343,7 @@ class _Reader(NamedTuple):
         lock: str,
         file: str,
         command: str,
-        locked: Iterable[Table] | None,
+        locked: Iterable[JsonMapping] | None,
         wanted: Iterable[Requirement],
         extras: Collection[str] = (),
         own: str = "",
@@ -405,7 +400,7 @@ class _Reader(NamedTuple):
 _EXTRA = re.compile(r"\bextra (?P<operator>==|!=) '(?P<name>[^']*)'")
 
 
-def _toml(what: str, text: str) -> Table:
+def _toml(what: str, text: str) -> JsonMapping:
     """Parse a text, which errors call `what`."""
     hint = "correct it, or write it again with `uv lock`"
     try:
@@ -416,22 +411,22 @@ def _toml(what: str, text: str) -> Table:
         raise unread(f"{what} is not valid TOML: {shown(str(error))}", hint) from None
 
 
-def _check_version(file: str, version: object, known: str) -> None:
+def _check_version(file: str, version: object) -> None:
     """Raise JobError for a lock whose format is another than the one that this module reads."""
-    if str(version).partition(".")[0] != known:
+    if str(version).partition(".")[0] != "1":
         message = f"`{file}` has version {shown(str(version))} of its format"
-        hint = f"cloudtrain reads version {known}: write the lock with a tool that writes it"
+        hint = "cloudtrain reads version 1: write the lock with a tool that writes it"
         raise unread(message, hint)
 
 
-def _get(table: Table, *keys: str) -> Table:
+def _get(table: JsonMapping, *keys: str) -> JsonMapping:
     """Return the table at nested keys, an empty one if there is none."""
     for key in keys:
         table = table.get(key, {})
     return table
 
 
-def _texts_of_group(groups: Table, name: str, depth: int = _DEEPEST) -> Iterator[str]:
+def _texts_of_group(groups: JsonMapping, name: str, depth: int = _DEEPEST) -> Iterator[str]:
     """Yield the dependencies of a group, with those of the groups that it includes."""
     for item in groups.get(name, ()):
         if isinstance(item, str):
@@ -440,7 +435,7 @@ def _texts_of_group(groups: Table, name: str, depth: int = _DEEPEST) -> Iterator
             yield from _texts_of_group(groups, item.get("include-group", ""), depth - 1)
 
 
-def _folder_of(item: Table) -> str | None:
+def _folder_of(item: JsonMapping) -> str | None:
     """Return the folder of a local package, relative to the lock; None for other packages."""
     source: Mapping[str, str] = item.get("source", {})
     for kind in ("editable", "virtual", "directory"):
@@ -459,12 +454,12 @@ class _Graph:
         self.file = file
         self.archives: list[str] = []
         lock = _toml(f"`{file}`", _ARCHIVES.sub(self._cut, text))
-        _check_version(file, lock.get("version"), "1")
+        _check_version(file, lock.get("version"))
         reader.check_python(f"`{file}`", lock.get("requires-python"))
-        self.packages: list[Table] = lock.get("package", [])
-        self.manifest: Table = lock.get("manifest", {})
-        self.by_name: dict[str, list[Table]] = {}
-        self.answers: dict[str, bool] = {}
+        self.packages: list[JsonMapping] = lock.get("package", [])
+        self.manifest: JsonMapping = lock.get("manifest", {})
+        self.by_name: dict[str, list[JsonMapping]] = {}
+        self.applies = cache(reader.applies)  # a lock repeats its markers
         for item in self.packages:
             self.by_name.setdefault(item["name"], []).append(item)
 
@@ -475,7 +470,7 @@ class _Graph:
         newlines = "\n" * match[0].count("\n")  # errors name the lines of the file
         return f"{match['kind'] or 'sdist'} = {number}{newlines}"
 
-    def _hashes_of(self, item: Table) -> tuple[str, ...]:
+    def _hashes_of(self, item: JsonMapping) -> tuple[str, ...]:
         """Return the hashes of a package's archives, in the form of pip. Raises JobError if no
         archive is for this platform."""
         text = ""
@@ -491,7 +486,7 @@ class _Graph:
         return tuple(sorted(set(re.findall(r'\bhash(?: =|":) "([^"]+)"', text))))
 
     def walk(
-        self, roots: Iterable[tuple[Table, Table]], groups: Collection[str] = ()
+        self, roots: Iterable[tuple[JsonMapping, JsonMapping]], groups: Collection[str] = ()
     ) -> Requirements:
         """Return the packages that the roots need. Each root is a dependency and the package that
         it means."""
@@ -532,13 +527,13 @@ class _Graph:
             for group in sorted(groups) if is_root else ():
                 further += _get(item, "dev-dependencies").get(group, ())
             for needed in further:
-                if self._applies(needed.get("marker")):
+                if self.applies(needed.get("marker")):
                     waiting.append((needed, self.package_for(needed), False))
 
         in_order = tuple(packages[name] for name in sorted(packages))
         return Requirements(self.file, "uv", in_order, folders, brought)
 
-    def package_for(self, dependency: Table) -> Table:
+    def package_for(self, dependency: JsonMapping) -> JsonMapping:
         """Return the package that a dependency means. Raises JobError if the lock has none for this
         platform."""
         name = dependency["name"]
@@ -560,23 +555,15 @@ class _Graph:
             raise unfit(message, hint)
         return choices[0]
 
-    def _is_for_platform(self, item: Table) -> bool:
+    def _is_for_platform(self, item: JsonMapping) -> bool:
         markers = item.get("resolution-markers")
-        return not markers or any(map(self._applies, markers))
-
-    def _applies(self, marker: str | None) -> bool:
-        """Return whether a marker applies. A lock repeats its markers, so the answers are kept."""
-        if marker is None:
-            return True
-        if marker not in self.answers:
-            self.answers[marker] = self.reader.applies(marker)
-        return self.answers[marker]
+        return not markers or any(map(self.applies, markers))
 
 
 _ARCHIVES = re.compile(r"(?m)^(?P<kind>wheels) = \[\n(?: +\{.*\},\n)*\]\n|^sdist = \{.*\}\n")
 
 
-def _uv_package(item: Table, hashes: tuple[str, ...], folder: str) -> Package:
+def _uv_package(item: JsonMapping, hashes: tuple[str, ...], folder: str) -> Package:
     """Return a package of a uv.lock in `folder`. A commit needs no hashes."""
     source = item.get("source", {})
     if not source.keys() & {"registry", "git", "url", "path"}:
@@ -587,20 +574,23 @@ def _uv_package(item: Table, hashes: tuple[str, ...], folder: str) -> Package:
         address, _, commit = source["git"].partition("#")
         place, _, query = address.partition("?")
         folder_in_it = re.search(r"(?:^|&)subdirectory=([^&]+)", query)
-        url = f"git+{place}@{commit}"
-        if folder_in_it:
-            url += f"#subdirectory={folder_in_it[1].replace('%2F', '/')}"
+        inner = folder_in_it[1].replace("%2F", "/") if folder_in_it else None
+        url = _in_folder(f"git+{place}@{commit}", inner)
         hashes = ()
     index = _other_index(source.get("registry", ""))
     return Package(item["name"], item.get("version", ""), hashes, index, url)
 
 
-def _address(source: Table, folder: str) -> str:
+def _address(source: JsonMapping, folder: str) -> str:
     """Return the path of an archive in the bundle, or its address; empty without either."""
     if "path" in source:
         return f"./{posixpath.normpath(posixpath.join(folder, source['path']))}"
-    url = str(source.get("url", ""))
-    return f"{url}#subdirectory={source['subdirectory']}" if "subdirectory" in source else url
+    return _in_folder(source.get("url", ""), source.get("subdirectory"))
+
+
+def _in_folder(url: str, folder: str | None) -> str:
+    """Return the address of a package that is in a folder of what the URL names."""
+    return f"{url}#subdirectory={folder}" if folder else url
 
 
 def _other_index(index: str) -> str:

@@ -42,7 +42,6 @@ from cloudtrain.job.problems import (
     Rules,
     mapping_or_empty,
     problems_of,
-    validate_with_rules,
     wrong,
 )
 from cloudtrain.system.plugins import target_names
@@ -120,17 +119,23 @@ def _plain_type(kind: Any) -> Any:
 
 def all_at_once(rules: Rules) -> object:
     """Return a model validator that applies `rules` to the fields as they were written, valid or
-    not.
-
-    Problems found by the rules are reported together with problems of the fields.
-    """
+    not. It raises ProblemsFound with all problems of the fields and the rules together."""
 
     # model_validator takes a classmethod, which mypy allows only in a class
     @classmethod  # type: ignore[misc]
     def check(
         cls: type[BaseModel], data: object, handler: ModelWrapValidatorHandler[object]
     ) -> Any:
-        return validate_with_rules(rules, cls, data, handler)
+        problems = list(rules(data)) if isinstance(data, Mapping) else []
+        try:
+            value = handler(data)
+        except ValidationError as error:
+            if not problems:
+                raise
+            raise ProblemsFound(problems, (error, cls)) from None
+        if problems:
+            raise ProblemsFound(problems)
+        return value
 
     return model_validator(mode="wrap")(check)
 

@@ -73,27 +73,6 @@ def mapping_or_empty(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def validate_with_rules(
-    rules: Rules, cls: type[BaseModel], data: object, handler: Callable[[object], object]
-) -> object:
-    """Validate `data`, and also apply `rules` to `data` as written. This is the body of a model's
-    wrap validator.
-
-    Raises:
-        ProblemsFound: fields are wrong or rules are broken; all problems together.
-    """
-    problems = list(rules(data)) if isinstance(data, Mapping) else []
-    try:
-        value = handler(data)
-    except ValidationError as error:
-        if not problems:
-            raise
-        raise ProblemsFound(problems, (error, cls)) from None
-    if problems:
-        raise ProblemsFound(problems)
-    return value
-
-
 def problems_of(
     error: ValidationError, model: type[BaseModel], source: Source | None = None
 ) -> list[Problem]:

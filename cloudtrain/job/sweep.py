@@ -8,7 +8,7 @@ service's terms.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from math import exp, floor, isfinite, log, prod
 from sys import float_info
@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field, FiniteFloat, JsonValue, model_validator
 
-from cloudtrain.errors import Problem
+from cloudtrain.errors import Problem, quoted
 from cloudtrain.job.model import Duration, FromFile, Model, all_at_once, value_text
 from cloudtrain.job.nodes import JOB_NAME, MAX_JOB_NAME, describe_value
-from cloudtrain.job.problems import raw_value, wrong
+from cloudtrain.job.problems import Rules, raw_value, wrong
 from cloudtrain.job.training import TrainingJob, unsendable
 
 if TYPE_CHECKING:
@@ -47,28 +47,26 @@ def _range_rules(data: Mapping[str, object]) -> Iterator[Problem]:
     kinds = [kind for kind in KINDS if data.get(kind) is not None]
     if not kinds and not data.keys() <= {*KINDS, "step", "scale"}:
         return  # an unknown field, which is reported already
-    if not kinds:
-        yield Problem((), "the range has no values", _HINT, code="CT060")
-        return
-    if len(kinds) > 1:
-        message = "a range has only one of `log`, `uniform`, `int` and `choice`"
+    if len(kinds) != 1:
+        message = "a range has exactly one of `log`, `uniform`, `int` and `choice`"
         yield Problem((), message, _HINT, code="CT060")
         return
 
     kind = kinds[0]
     value = data[kind]
-    step = data.get("step")
-    if step is not None and kind != "int":
-        message = f"`step` applies to `int`, and this is `{kind}`"
-        yield Problem(("step",), message, "remove it", code="CT018")
-    if data.get("scale") is not None and kind not in ("uniform", "int"):
-        message = f"`scale` applies to `uniform` and `int`, and this is `{kind}`"
-        yield Problem(("scale",), message, "remove it", code="CT018")
+    for field, allowed in _BESIDE.items():
+        if data.get(field) is not None and kind not in allowed:
+            message = f"`{field}` applies to {quoted(allowed, ' and ')}, and this is `{kind}`"
+            yield Problem((field,), message, "remove it", code="CT018")
 
     if kind == "choice":
         yield from _choice_rules(value)
     else:
-        yield from _bound_rules(kind, value, step)
+        yield from _bound_rules(kind, value, data.get("step"))
+
+
+_BESIDE = {"step": ("int",), "scale": ("uniform", "int")}
+"""The kinds of ranges that have these fields."""
 
 
 def _choice_rules(values: object) -> Iterator[Problem]:
@@ -92,9 +90,7 @@ def _bound_rules(kind: str, value: object, step: object) -> Iterator[Problem]:
     if not isinstance(value, list | tuple):
         return
     if len(value) != 2:
-        message = f"a range has two bounds, and this has {len(value)}"
-        hint = f"write `{{{kind}: [1, 8]}}`, or list the values themselves"
-        yield Problem((kind,), message, hint, code="CT060")
+        yield Problem((kind,), "a range has two bounds", _HINT, code="CT060")
         return
     low, high = map(_number, value)
     if low is None or high is None:
@@ -103,12 +99,9 @@ def _bound_rules(kind: str, value: object, step: object) -> Iterator[Problem]:
     path = (kind,)
     message = ""
     hint = ""
-    if low > high:
+    if low >= high:
         message = f"the range from {low} to {high} is empty"
-        hint = f"write `[{high}, {low}]`"
-    elif low == high:
-        message = f"the range from {low} to {high} is empty"
-        hint = f"write the value into the job: `{low}`"
+        hint = "write the smaller bound first, or the one value into the job"
     elif isinstance(step, int) and step > high - low:
         path = ("step",)
         message = f"a step of {step} leads beyond the range from {low} to {high}"
@@ -265,29 +258,37 @@ def _choice_or_range(value: object) -> object:
 SearchRange = Annotated[Range, BeforeValidator(_choice_or_range)]
 
 
-def _objective_rules(data: Mapping[str, object]) -> Iterator[Problem]:
-    """Yield a problem for an objective with two metrics or none."""
-    if not data.keys() <= {"maximize", "minimize"}:
-        return  # an unknown field, which is reported already
-    if (data.get("maximize") is None) == (data.get("minimize") is None):
-        message = "an objective either maximizes or minimizes one metric"
-        yield Problem((), message, "write `objective: {maximize: accuracy}`", code="CT060")
+def _exactly_one(names: Collection[str], message: str, hint: str) -> Rules:
+    """Return rules that yield a problem unless exactly one of the fields is set."""
+
+    def rules(data: Mapping[str, object]) -> Iterator[Problem]:
+        given = [name for name in names if data.get(name) is not None]
+        # an unknown field is reported already
+        if len(given) != 1 and data.keys() <= {*names}:
+            yield Problem((), message, hint, code="CT060")
+
+    return rules
+
+
+_Metric = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_./:-]*$", max_length=255)]
 
 
 class Objective(Model):
     """The metric that decides which trial is best. The last value that the script reports for the
     metric counts."""
 
-    maximize: str | None = Field(
-        default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_./:-]*$", max_length=255
-    )
+    maximize: _Metric | None = None
     """The metric to maximize."""
-    minimize: str | None = Field(
-        default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_./:-]*$", max_length=255
-    )
+    minimize: _Metric | None = None
     """The metric to minimize."""
 
-    _rules = all_at_once(_objective_rules)
+    _rules = all_at_once(
+        _exactly_one(
+            ("maximize", "minimize"),
+            "an objective either maximizes or minimizes one metric",
+            "write `objective: {maximize: accuracy}`",
+        )
+    )
 
     @property
     def metric(self) -> str:
@@ -322,20 +323,19 @@ class Bandit(Model):
     """The number of reports of the metric that every trial makes before it can be stopped."""
 
 
-def _stop_rules(data: Mapping[str, object]) -> Iterator[Problem]:
-    """Yield a problem unless exactly one rule is set."""
-    if (data.get("median") is None) == (data.get("bandit") is None):
-        hint = "write `stop_early: {median: {after: 5}}`"
-        yield Problem((), "`stop_early` needs one rule", hint, code="CT060")
-
-
 class StopEarly(Model):
     """The rule for stopping a trial early when other trials are clearly better."""
 
     median: Median | None = None
     bandit: Bandit | None = None
 
-    _rules = all_at_once(_stop_rules)
+    _rules = all_at_once(
+        _exactly_one(
+            ("median", "bandit"),
+            "`stop_early` needs one rule",
+            "write `stop_early: {median: {after: 5}}`",
+        )
+    )
 
     @property
     def after(self) -> int:

@@ -113,7 +113,7 @@ def test_every_mistake_is_said_at_once(folder: Path) -> None:
         ({"search": {"x": [1.0, float("nan")]}}, "`x[1]` cannot be `nan`: no service accepts it"),
         (
             {"search": {"x": {"int": [1, 2], "log": [1, 2]}}},
-            "a range has only one of `log`, `uniform`, `int` and `choice`",
+            "a range has exactly one of `log`, `uniform`, `int` and `choice`",
         ),
         ({"job": {"command": "x"}}, "a sweep sets hyperparameters, which a `command` does not get"),
     ],
