@@ -20,8 +20,13 @@ _ENTRY_POINT = "train.py"
 
 def script_summaries() -> dict[Path, str]:
     """Return the folder of every bundled script, sorted by name, with one line about what it trains
-    and how. A folder holds `train.py`, `job.yaml` and `README.md`."""
-    return {folder: _summary(folder) for folder in _script_folders()}
+    and how: the first line of the docstring of `train.py`."""
+    summaries = {}
+    for folder in _script_folders():
+        script = (folder / _ENTRY_POINT).read_text(encoding="utf-8")
+        docstring = ast.get_docstring(ast.parse(script)) or ""
+        summaries[folder] = docstring.partition("\n")[0]
+    return summaries
 
 
 def script_names() -> list[str]:
@@ -94,18 +99,3 @@ def _script_folders() -> list[Path]:
         if place.is_dir():
             return sorted(entry_point.parent for entry_point in place.glob(f"*/{_ENTRY_POINT}"))
     return []
-
-
-def _summary(folder: Path) -> str:
-    """Return the first line of a script's docstring, or else of its README."""
-    script = (folder / _ENTRY_POINT).read_text(encoding="utf-8")
-    docstring = ast.get_docstring(ast.parse(script))
-    if docstring:
-        return docstring.splitlines()[0]
-
-    readme = folder / "README.md"
-    if readme.is_file():
-        for line in readme.read_text(encoding="utf-8").splitlines():
-            if line.strip():
-                return line.lstrip("# ").strip()
-    return ""

@@ -363,17 +363,20 @@ def runtime_files() -> dict[str, Path]:
 def _moved_error(path: str) -> JobError:
     """Return the error for a path that was moved at every attempt; an empty path is the source
     folder."""
-    name = "`source_dir`"
+    message = (
+        f"`{escape_path(path) or 'source_dir'}` was removed or replaced while `source_dir` was "
+        f"being read, {len(PAUSES) + 1} times in a row"
+    )
+    return source_error(message, _settle_hint(path), "CT963")
+
+
+def _settle_hint(path: str) -> str:
+    """Return what to do if another program changes the file or folder at the path."""
     hint = "run the command again when no program is writing to `source_dir`"
     if path:
-        name = f"`{escape_path(path)}`"
         line = f"add the line `{ignore_line(path)}` to `{IGNORE_FILE}`"
         hint += f", or if the job does not need it, {line}"
-    message = (
-        f"{name} was removed or replaced while `source_dir` was being read, "
-        f"{len(PAUSES) + 1} times in a row"
-    )
-    return source_error(message, hint, "CT963")
+    return hint
 
 
 def _check_folder(source_dir: Path) -> None:
@@ -570,11 +573,9 @@ class SourceChanged(CloudtrainError):
     code = "CT963"
 
     def __init__(self, path: str) -> None:
-        line = f"add the line `{ignore_line(path)}` to `{IGNORE_FILE}`"
         super().__init__(
             f"`{escape_path(path)}` changed while its bundle was being made; nothing was written",
-            hint="run the command again when no program is writing to `source_dir`, "
-            f"or if the job does not need the file, {line}",
+            hint=_settle_hint(path),
         )
         self.path = path
         self.may_plan_again = False

@@ -248,16 +248,10 @@ def _pattern(name: str, value: Any, context: JsonMapping) -> Wording:
 def _bad_key(key: str, context: JsonMapping, path: ValuePath) -> Wording:
     """Return the text for a name, such as that of an input, that is not valid."""
     kind = {"inputs": "an input", "outputs": "an output"}.get(str(path[0]), "an entry")
-    if "max_length" in context:
-        hint = f"use at most {context['max_length']} characters"
-        return Wording(f"`{shortened(key)}` is too long for the name of {kind}", hint, "CT016")
-
     pattern = context.get("pattern", "")
-    rule = rule_of(pattern) or "text"
+    rule = rule_of(pattern) or f"at most {context.get('max_length')} characters"
     message = f"`{shortened(key)}` cannot name {kind}: use {rule}"
-    better = mend_name(key, pattern, 64)
-    hint = f"write `{better}`" if better else "write for example `train`"
-    return Wording(message, hint, "CT016")
+    return Wording(message, f"write `{mend_name(key, pattern, 64) or 'train'}`", "CT016")
 
 
 _WITH_CONTEXT: dict[str, Callable[[str, object, Mapping[str, object]], Wording]] = {
@@ -287,20 +281,14 @@ def in_form(hint: str | None, format: Format) -> str | None:
         return hint
 
     def convert(match: re.Match[str]) -> str:
-        return f"`{_convert(match[1], format)}`"
+        # a pattern that is not YAML, such as `checkpoint: {...}`, stays as it is
+        try:
+            data = read_document(match[1], "yaml").data
+        except (Unreadable, UnicodeEncodeError):  # or half of a surrogate pair, from JSON
+            return match[0]
+        if not isinstance(data, dict):
+            return match[0]
+        text = json.dumps(data, ensure_ascii=False) if format == "json" else toml_text(data)
+        return f"`{text[1:-1]}`"
 
     return _FIELD.sub(convert, hint)
-
-
-def _convert(text: str, format: Format) -> str:
-    """Return a `field: value` of YAML as TOML or JSON. A pattern that is not YAML, such as
-    `checkpoint: {...}`, stays as it is."""
-    try:
-        data = read_document(text, "yaml").data
-    except (Unreadable, UnicodeEncodeError):  # or half of a surrogate pair, from JSON
-        return text
-    if not isinstance(data, dict):
-        return text
-    if format == "json":
-        return json.dumps(data, ensure_ascii=False)[1:-1]
-    return toml_text(data)[1:-1]

@@ -296,7 +296,7 @@ def format_of(path: Path) -> Format:
     """
     # `Path.is_dir` raises an error if the name is too long.
     if os.path.isdir(path):
-        hint = f"{_init_command(str(path / 'job.yaml'))} writes one"
+        hint = f"`cloudtrain init {shlex.quote(str(path / 'job.yaml'))}` writes one"
         inside = _job_files(path)
         if inside:
             usual = [name for name in inside if Path(name).stem == "job"]
@@ -307,25 +307,17 @@ def format_of(path: Path) -> Format:
     if file_format is None:
         what = f"ends in `{path.suffix}`" if path.suffix else "has no suffix"
         message = f"`{path}` {what}, so its format is unknown"
-        raise UsageError(message, hint=_hint_for_suffix(path), code="CT001")
+        hint = _CONVERSIONS.get(path.suffix, f"a job file ends in one of {quoted(SUFFIXES)}")
+        raise UsageError(message, hint=hint.format(shlex.quote(str(path))), code="CT001")
     return file_format
 
 
-def _hint_for_suffix(path: Path) -> str:
-    words = shlex.quote(str(path))
-    if path.suffix == ".py":
-        command = _init_command("--script", str(path))
-        return f"{command} writes a job file for the script; name that file"
-    if path.suffix == ".ipynb":
-        return f"export the notebook first: `jupyter nbconvert --to script {words}`"
-    if path.suffix == ".sh":
-        return f"`cloudtrain adopt {words}` makes a job of the training that it starts"
-    ends = quoted(SUFFIXES)
-    return f"a job file ends in one of {ends}"
-
-
-def _init_command(*words: str) -> str:
-    return f"`{shlex.join(('cloudtrain', 'init', *words))}`"
+_CONVERSIONS = {
+    ".py": "`cloudtrain init --script {}` writes a job file for the script; name that file",
+    ".ipynb": "export the notebook first: `jupyter nbconvert --to script {}`",
+    ".sh": "`cloudtrain adopt {}` makes a job of the training that it starts",
+}
+"""What makes a job file, or a script, of files with these suffixes."""
 
 
 def anchored(job: AnyJob, folder: Path) -> AnyJob:

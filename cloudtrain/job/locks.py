@@ -89,7 +89,7 @@ def read_lock(
     }
     try:
         found = readers[form](file, text)
-        _check_texts(found)
+        _check_texts(found, read)
         return found
     except JobError:
         raise
@@ -100,7 +100,7 @@ def read_lock(
         raise unread(message, "write it again: `uv lock`") from None
 
 
-def _check_texts(found: Requirements) -> None:
+def _check_texts(found: Requirements, read: Read) -> None:
     """Raise JobError if a text of a lock may not stand in a list."""
     packages = [*found.packages]
     for name, version in found.brought.items():
@@ -110,10 +110,12 @@ def _check_texts(found: Requirements) -> None:
     for package in packages:
         foreign = foreign_text(package)
         if foreign is not None:
-            message = (
-                f"`{found.file}` holds what is not a name, version, hash, path or address: "
-                f"`{shown(foreign)}`"
-            )
+            text = read(found.file) or ""
+            offset = text.find(json.dumps(foreign)[1:-1]) if foreign else -1
+            if offset < 0:  # it is missing, or composed of several texts
+                offset = text.find(f'"{package.name}"')
+            place = f"line {text.count(chr(10), 0, max(offset, 0)) + 1} of `{found.file}`"
+            message = f"{place} is not a name, version, hash, path or address: `{shown(foreign)}`"
             hint = "write it again: `uv lock`; if the text stays, see who has written the lock"
             raise unread(message, hint)
 
