@@ -113,28 +113,27 @@ def hash_files(
 def _digest(place: str, expected_size: int, path: str | None, searched: int) -> Digest | OSError:
     """Read a file once, and return its digest, or the error. `path` is None for a file that is not
     searched for secrets; of others, the first `searched` bytes are."""
+    digest = hashlib.sha256()
+    pieces: list[bytes] = []
+    size = 0
+    # A short piece is the last. So one byte more than expected spares a second read.
+    amount = min(expected_size + 1, PIECE)
     try:
         descriptor = open_regular(place)
+        try:
+            while True:
+                piece = os.read(descriptor, amount)
+                digest.update(piece)
+                if size < searched:
+                    pieces.append(piece)
+                size += len(piece)
+                if len(piece) < amount:
+                    break
+                amount = PIECE
+        finally:
+            os.close(descriptor)
     except OSError as error:
         return error
-    try:
-        # A short piece is the last. So one byte more than expected spares a second read.
-        amount = min(expected_size + 1, PIECE)
-        piece = os.read(descriptor, amount)
-        pieces = [piece]
-        digest = hashlib.sha256(piece)
-        size = len(piece)
-        while len(piece) == amount:
-            amount = PIECE
-            piece = os.read(descriptor, amount)
-            digest.update(piece)
-            size += len(piece)
-            if size - len(piece) < searched:
-                pieces.append(piece)
-    except OSError as error:
-        return error
-    finally:
-        os.close(descriptor)
 
     secrets: tuple[Secret, ...] = ()
     if path is not None and searched:

@@ -75,19 +75,23 @@ class SourceFile(NamedTuple):
 
 
 class Walk:
-    """The results of a walk over the user's folder.
+    """A walk over the user's folder, with its results.
 
     Attributes:
         included: names in the bundle of the files and folders from outside the user's folder.
         links: maps the path of each link to its target as written on disk.
     """
 
-    def __init__(self, included: tuple[str, ...] = ()) -> None:
-        self.included = included
+    def __init__(self, root: str, declared: Mapping[str, str]) -> None:
+        self.root = root
+        self.defaults = Defaults(declared, own_output())
+        self.waiting: list[_Folder] = []
+        self.included: list[str] = []
         self.files: list[SourceFile] = []
         self.links: dict[str, str] = {}
         self.ignored: list[Ignored] = []
         self.problems: list[Problem] = []
+        self.count = 0
 
     def refuse(self, path: str, message: str, *, remedy: str) -> None:
         """Record a problem with one path. The hint offers to add the path to the ignore file, or to
@@ -95,6 +99,94 @@ class Walk:
         line = ignore_line(path)
         hint = f"add the line `{line}` to `{IGNORE_FILE}` in `source_dir`, or {remedy}"
         self.problems.append(Problem(("source_dir",), message, hint, code="CT052"))
+
+    def read_folder(self, folder: _Folder) -> None:
+        """Look at everything in a folder."""
+        path, place, rules = folder
+        with os.scandir(place) as listing:
+            # One item too many is enough to refuse the folder.
+            items = list(islice(listing, MAX_FILES + 1 - self.count))
+        items.sort(key=lambda item: os.fsencode(item.name))
+        names = [item.name for item in items]
+        if IGNORE_FILE in names:
+            rules = (self._rules_in(place, path), *rules)
+        self.count += len(items)
+        if self.count > MAX_FILES:
+            message = (
+                f"`{escape_path(self.root)}` holds more than {MAX_FILES:,} files, too many for a "
+                "bundle of code"
+            )
+            hint = f"{_NARROWER}, or add the folders with data to `{IGNORE_FILE}`"
+            raise source_error(message, hint, "CT053")
+
+        for item in items:
+            self.look_at(item, path + item.name, rules)
+
+        if not path and INCLUDE_FILE in names:
+            others, problems = includes(self.root, [*names, *self.included])
+            self.problems += problems
+            self.included += others
+            for name, other in others.items():
+                self.look_at(other, name, rules)
+
+    def _rules_in(self, place: str, folder: str) -> Rules:
+        """Return the rules of the ignore file in `place`, which is `folder` relative to the root;
+        if the file cannot be read, no rules, and a problem is recorded."""
+        try:
+            return Rules(folder, read_bytes(f"{place}/{IGNORE_FILE}"))
+        except OSError as error:
+            if not os.path.lexists(f"{place}/{IGNORE_FILE}"):
+                raise Moved(folder + IGNORE_FILE) from None
+            message = f"`{escape_path(folder)}{IGNORE_FILE}` cannot be read: {error.strerror}"
+            hint = "make it a plain file that you may read, or remove it"
+            self.problems.append(Problem(("source_dir",), message, hint, code="CT051"))
+            return Rules(folder, b"")
+
+    def look_at(
+        self, item: os.DirEntry[str] | Included, path: str, rules: tuple[Rules, ...]
+    ) -> None:
+        """Add an item to the results, or a folder that is not ignored to those that wait. `path` is
+        the item's path in the bundle."""
+        is_folder = item.is_dir(follow_symlinks=False)
+        rule = self._ignoring_rule(item, path, is_folder, rules)
+        if rule is not None:
+            self.ignored.append(Ignored(path, rule))
+        elif is_folder:
+            self.waiting.append(_Folder(path + "/", item.path, rules))
+        elif item.is_symlink():
+            self.links[path] = _target_of(item.path, path)
+        else:
+            status = item.stat(follow_symlinks=False)
+            mode = status.st_mode
+            # It was a file when it was listed.
+            if stat.S_ISDIR(mode) or stat.S_ISLNK(mode):
+                raise Moved(path)
+            if stat.S_ISREG(mode):
+                executable = bool(mode & stat.S_IXUSR)
+                self.files.append(SourceFile(path, status.st_size, executable, item.path))
+            else:
+                what = KINDS.get(stat.S_IFMT(mode), "not a regular file")
+                message = f"`{escape_path(path)}` is {what}, which cannot be in a bundle"
+                self.refuse(path, message, remedy="remove it")
+
+    def _ignoring_rule(
+        self,
+        item: os.DirEntry[str] | Included,
+        path: str,
+        is_folder: bool,
+        rules: tuple[Rules, ...],
+    ) -> str | None:
+        """Return the rule that leaves out the path, from the nearest ignore file with a matching
+        rule or from the defaults; None if the bundle includes the path."""
+        for rules_of_file in rules:
+            rule = rules_of_file.judge(path, is_folder)
+            if rule is not None:
+                if rule.pattern.ignores:
+                    return rule.text
+                if rule.has_name:
+                    return None
+                break  # a rule such as `!*` does not switch off the defaults
+        return self.defaults.rule(path, item, is_folder=is_folder)
 
 
 def walk(
@@ -126,14 +218,14 @@ def walk(
         )
         raise source_error(message, _NARROWER, "CT053")
 
-    result = Walk()
-    defaults = Defaults(declared or {}, own_output())
-    waiting: list[_Folder] = [] if alone else [_Folder("", root, ())]
+    result = Walk(root, declared or {})
+    if not alone:
+        result.waiting.append(_Folder("", root, ()))
 
     for name, place in (beside or {}).items():
         if alone or not os.path.lexists(f"{root}/{name}"):
-            _look_at(_beside(name, place), name, (), defaults, result, waiting)
-            result.included = (*result.included, name)
+            result.look_at(_beside(name, place), name, ())
+            result.included.append(name)
             continue
         message = (
             f"`{escape_path(name)}` comes from outside `source_dir`, which already "
@@ -142,11 +234,10 @@ def walk(
         hint = "rename one of the two"
         result.problems.append(Problem(("source_dir",), message, hint, code="CT055"))
 
-    count = 0
-    while waiting:
-        folder = waiting.pop()
+    while result.waiting:
+        folder = result.waiting.pop()
         try:
-            count += _read_folder(root, folder, count, defaults, result, waiting)
+            result.read_folder(folder)
         except OSError as error:
             path = folder.path.rstrip("/")
             if error.errno in MOVED:
@@ -172,39 +263,6 @@ class _Folder(NamedTuple):
     """Those of the ignore files in the folders above, the nearest first."""
 
 
-def _read_folder(
-    root: str, folder: _Folder, count: int, defaults: Defaults, result: Walk, waiting: list[_Folder]
-) -> int:
-    """Look at everything in a folder, and return the number of its items. `count` items were found
-    before."""
-    path, place, rules = folder
-    with os.scandir(place) as listing:
-        # One item too many is enough to refuse the folder.
-        items = list(islice(listing, MAX_FILES + 1 - count))
-    items.sort(key=lambda item: os.fsencode(item.name))
-    names = [item.name for item in items]
-    if IGNORE_FILE in names:
-        rules = (_rules_in(place, path, result), *rules)
-    if count + len(items) > MAX_FILES:
-        message = (
-            f"`{escape_path(root)}` holds more than {MAX_FILES:,} files, too many for a "
-            "bundle of code"
-        )
-        hint = f"{_NARROWER}, or add the folders with data to `{IGNORE_FILE}`"
-        raise source_error(message, hint, "CT053")
-
-    for item in items:
-        _look_at(item, path + item.name, rules, defaults, result, waiting)
-
-    if not path and INCLUDE_FILE in names:
-        others, problems = includes(root, [*names, *result.included])
-        result.problems += problems
-        result.included = (*result.included, *others)
-        for name, other in others.items():
-            _look_at(other, name, rules, defaults, result, waiting)
-    return len(items)
-
-
 def _beside(name: str, place: str) -> Included:
     """Return the item at `place`, a path on disk. Raises Moved with its `name` if it is gone."""
     try:
@@ -226,53 +284,6 @@ def source_error(message: str, hint: str, code: str = "CT050") -> JobError:
     return JobError([Problem(("source_dir",), message, hint, code=code)])
 
 
-def _rules_in(place: str, folder: str, result: Walk) -> Rules:
-    """Return the rules of the ignore file in `place`, which is `folder` relative to the root; if
-    the file cannot be read, no rules and a problem in `result`."""
-    try:
-        return Rules(folder, read_bytes(f"{place}/{IGNORE_FILE}"))
-    except OSError as error:
-        if not os.path.lexists(f"{place}/{IGNORE_FILE}"):
-            raise Moved(folder + IGNORE_FILE) from None
-        message = f"`{escape_path(folder)}{IGNORE_FILE}` cannot be read: {error.strerror}"
-        hint = "make it a plain file that you may read, or remove it"
-        result.problems.append(Problem(("source_dir",), message, hint, code="CT051"))
-        return Rules(folder, b"")
-
-
-def _look_at(
-    item: os.DirEntry[str] | Included,
-    path: str,
-    rules: tuple[Rules, ...],
-    defaults: Defaults,
-    result: Walk,
-    waiting: list[_Folder],
-) -> None:
-    """Add an item to `result`, or a folder that is not ignored to `waiting`. `path` is the item's
-    path in the bundle."""
-    is_folder = item.is_dir(follow_symlinks=False)
-    rule = _ignoring_rule(item, path, is_folder, rules, defaults)
-    if rule is not None:
-        result.ignored.append(Ignored(path, rule))
-    elif is_folder:
-        waiting.append(_Folder(path + "/", item.path, rules))
-    elif item.is_symlink():
-        result.links[path] = _target_of(item.path, path)
-    else:
-        status = item.stat(follow_symlinks=False)
-        mode = status.st_mode
-        # It was a file when it was listed.
-        if stat.S_ISDIR(mode) or stat.S_ISLNK(mode):
-            raise Moved(path)
-        if stat.S_ISREG(mode):
-            executable = bool(mode & stat.S_IXUSR)
-            result.files.append(SourceFile(path, status.st_size, executable, item.path))
-        else:
-            what = KINDS.get(stat.S_IFMT(mode), "not a regular file")
-            message = f"`{escape_path(path)}` is {what}, which cannot be in a bundle"
-            result.refuse(path, message, remedy="remove it")
-
-
 def _target_of(link: str, path: str) -> str:
     """Return the target of the link at `link` on disk and at `path` in the bundle. Raises Moved if
     it is no longer a link."""
@@ -282,23 +293,3 @@ def _target_of(link: str, path: str) -> str:
         if error.errno == errno.EINVAL:
             raise Moved(path) from None
         raise
-
-
-def _ignoring_rule(
-    item: os.DirEntry[str] | Included,
-    path: str,
-    is_folder: bool,
-    rules: tuple[Rules, ...],
-    defaults: Defaults,
-) -> str | None:
-    """Return the rule that leaves out the path, from the nearest ignore file with a matching rule
-    or from the defaults; None if the bundle includes the path."""
-    for rules_of_file in rules:
-        rule = rules_of_file.judge(path, is_folder)
-        if rule is not None:
-            if rule.pattern.ignores:
-                return rule.text
-            if rule.has_name:
-                return None
-            break  # a rule such as `!*` does not switch off the defaults
-    return defaults.rule(path, item, is_folder=is_folder)
