@@ -168,8 +168,10 @@ def _tokens(text: bytes) -> list[bytes]:
             tokens.append(expression)
         else:
             if letter == b"\\":
-                letter = _letter(text, at)
+                letter = text[at : at + 1]
                 at += 1
+                if not letter:
+                    raise NoPattern
             if letter != b"/":
                 tokens.append(re.escape(letter))
             elif _ends_in_folders(tokens):  # `**\/` matches one folder or more, and `**/` also none
@@ -179,18 +181,17 @@ def _tokens(text: bytes) -> list[bytes]:
     return tokens
 
 
-def _letter(text: bytes, at: int) -> bytes:
-    """Return the letter at an offset. Raises NoPattern at the end of the text."""
-    if at >= len(text):
-        raise NoPattern
-    return text[at : at + 1]
-
-
 def _ends_in_folders(tokens: Sequence[bytes]) -> bool:
     """Return whether the text after the last slash of a pattern consists of at least two stars and
     nothing else."""
     last = _split(tokens, _SLASH)[-1]
     return len(last) > 1 and set(last) == {_STAR}
+
+
+_MEMBER = re.compile(
+    rb"\[:(?P<name>[A-Za-z]+):\]|(?P<first>\\.|[^\\])(?:-(?P<last>\\.|[^]\\]))?", re.DOTALL
+)
+"""A named class, a letter, or a range of letters, any of which a backslash may escape."""
 
 
 def _parse_set(text: bytes, at: int) -> tuple[bytes, int]:
@@ -199,47 +200,22 @@ def _parse_set(text: bytes, at: int) -> tuple[bytes, int]:
     negated = text[at : at + 1] in (b"!", b"^")
     at += negated
     start = at  # where a closing bracket is a member
-    members: list[bytes] = []
-    previous: bytes | None = None  # the last member, if a range can begin with it
-
+    inner = b""
     while at == start or text[at : at + 1] != b"]":
-        letter = _letter(text, at)
-        at += 1
-        following = text[at : at + 1]
-
-        if letter == b"[" and following == b":":
-            end = text.find(b":]", at + 1)
-            name = text[at + 1 : end] if end > 0 else b""
-            if name in _CLASSES:
-                members.append(_CLASSES[name])
-                previous = None
-                at = end + 2
-                continue
-            if name.isalpha():  # no known class
-                raise NoPattern
-
-        first: bytes | None = None  # of a range
-        if letter == b"-" and following not in (b"]", b""):
-            first = previous
-        if first is not None:
-            letter = following
-            at += 1
-        if letter == b"\\":
-            letter = _letter(text, at)
-            at += 1
-
-        if first is None:
-            members.append(re.escape(letter))
-            previous = letter
+        member = _MEMBER.match(text, at)
+        if member is None or (member["name"] and member["name"] not in _CLASSES):
+            raise NoPattern
+        at = member.end()
+        if member["name"]:
+            inner += _CLASSES[member["name"]]
             continue
+        first = member["first"][-1:]
+        last = (member["last"] or first)[-1:]
+        inner += re.escape(first)
         # `[b-a]` is only its first letter in git, and an error in a regular expression.
-        if first <= letter:
-            members += (re.escape(first), b"-", re.escape(letter))
-        previous = None
+        if first < last:
+            inner += b"-" + re.escape(last)
 
-    inner = b"".join(members)
-    if not inner:  # `(?!)` matches nothing
-        return (_ANY if negated else rb"(?!)"), at + 1
     # Without `(?!/)`, a set such as `[!a]` or `[+-9]` would match a slash.
     opening = rb"(?!/)[^" if negated else rb"(?!/)["
     return opening + inner + b"]", at + 1

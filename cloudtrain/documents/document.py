@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from cloudtrain.errors import Problem, SettingsError
+from cloudtrain.errors import ValuePath as ValuePath
 from cloudtrain.system.files import require_trust
 
 # Size limits of files that users write. A larger file is a mistake, and reading it would take
@@ -42,7 +43,6 @@ MAX_DIGITS = 3500
 
 
 Format = Literal["yaml", "toml", "json"]
-ValuePath = tuple["str | int", ...]
 
 
 class Place(NamedTuple):

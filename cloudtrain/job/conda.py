@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 
 from cloudtrain.documents.document import Unreadable, read_document
-from cloudtrain.errors import JobError, Problem
+from cloudtrain.errors import JobError, Problem, ValuePath
 from cloudtrain.job.pip_file import PipFile
 from cloudtrain.job.requirements import shown, unread
 
@@ -57,21 +57,22 @@ def check_conda(file: str, text: str) -> None:
         raise JobError(problems)
 
 
-def _faults(data: object) -> Iterator[tuple[tuple[str | int, ...], str]]:
+def _faults(data: object) -> Iterator[tuple[ValuePath, str]]:
     """Yield the path and the fault of each value that conda cannot read."""
     if not isinstance(data, dict) or not isinstance(data.get("dependencies"), list):
         yield (), "has no list `dependencies`"
         return
-    words: list[tuple[tuple[str | int, ...], object]] = [(("name",), data.get("name") or "none")]
     for key, value in data.items():
         if key not in _KEYS:
             yield (key,), f"has a key that conda does not read: `{shown(str(key))}`"
         elif value is not None and not isinstance(value, _KEYS[key]):
             yield (key,), f"has a `{key}` of another type than conda reads"
+
+    words: dict[ValuePath, object] = {("name",): data.get("name") or "none"}
     channels = data.get("channels")
-    if isinstance(channels, list):
-        words += [(("channels", index), channel) for index, channel in enumerate(channels)]
-    for path, word in words:
+    for index, channel in enumerate(channels if isinstance(channels, list) else ()):
+        words["channels", index] = channel
+    for path, word in words.items():
         if not isinstance(word, str) or re.fullmatch("[!-~]+", word) is None:
             yield path, f"is not one word: `{shown(str(word))}`"
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pydantic import BaseModel
 
@@ -50,7 +50,7 @@ class Wording(NamedTuple):
 
 
 def unknown_field(
-    path: ValuePath, parent: SchemaNode, root: type[BaseModel] | None = None, tag: object = None
+    path: ValuePath, parent: SchemaNode, root: type[BaseModel] | None, tag: object = None
 ) -> Wording:
     """Return the text for a field that does not exist. `tag` is the value of `type` in the same
     mapping."""
@@ -110,8 +110,12 @@ def explain(
         return unknown_field(path, parent, source.root)
     if item["loc"][-1:] == ("[key]",):
         return _bad_key(str(value), context, path)
-    if error_type in _WITH_CONTEXT:
-        return _WITH_CONTEXT[error_type](name, value, context)
+    if error_type == "string_pattern_mismatch":
+        return _bad_pattern(name, str(value), context["pattern"])
+    if error_type == "literal_error" and node is not None:
+        return _no_option(name, value, node.options)
+    if error_type == "union_tag_invalid" and node is not None:
+        return _no_tag(name, value, context["tag"], node.options)
 
     text = _wordings().get(error_type)
     if text is not None:
@@ -134,36 +138,24 @@ def explain(
     return Wording(message, _type_hint(node, name, value, spelling), "CT012")
 
 
-_EXAMPLES = {str: "text", int: "1", float: "1.5", bool: "true"}
-_EXAMPLES_OF_KINDS = {
-    "map": "{NAME: VALUE}",
-    "list": "[ONE, ANOTHER]",
-    "json": "text",
-    "model": "{FIELD: VALUE}",
-}
+_EXAMPLES = {int: "1", float: "1.5", bool: "true"}
 
 
 def _example_value(node: SchemaNode) -> str:
     """Return a value that the node allows, or a pattern of one, in YAML on one line."""
+    model = node.model()
     if node.options:
         first = node.options[0]
         return f"{{type: {first}}}" if node.kind == "choice" else str(first)
-    if node.kind == "model":
-        needed: list[str] = []
-        for model in node.models.values():
-            for name, field in model.model_fields.items():
-                if field.is_required():
-                    needed.append(name)
-        names = needed or node.field_names()[:1]
-        fields_text = ", ".join(f"{name}: ..." for name in names)
-        return f"{{{fields_text}}}"
-    if node.inner is not None and node.inner.kind == "model":
+    if model is not None:
+        fields = model.model_fields
+        needed = [name for name, field in fields.items() if field.is_required()]
+        texts = ", ".join(f"{name}: ..." for name in needed or [*fields][:1])
+        return f"{{{texts}}}"
+    if node.inner is not None:
         inner = _example_value(node.inner)
-        if node.kind == "list":
-            return f"[{inner}]"
-        if node.kind == "map":
-            return f"{{NAME: {inner}}}"
-    return _EXAMPLES_OF_KINDS.get(node.kind) or _EXAMPLES[node.type]
+        return f"[{inner}]" if node.kind == "list" else f"{{NAME: {inner}}}"
+    return _EXAMPLES.get(node.type, "text")
 
 
 def _type_hint(node: SchemaNode, name: str, value: object, spelling: str | None) -> str:
@@ -213,22 +205,16 @@ def _hint_for_text(value: object, spelling: str | None) -> str | None:
     return None
 
 
-def _no_option(name: str, value: object, options: Sequence[str]) -> Wording:
+def _no_option(name: str, value: object, options: Sequence[object]) -> Wording:
     """Return the text for a value that is not one of the allowed ones."""
     word = value if isinstance(value, str) else ""
-    hint = did_you_mean(word, options) or "remove it"
+    hint = did_you_mean(word, map(str, options)) or "remove it"
     return Wording(f"`{name}` cannot be {describe_value(value)}", hint, "CT013")
 
 
-def _no_literal(name: str, value: object, context: JsonMapping) -> Wording:
-    words = context["expected"].replace(" or ", ", ").split(", ")  # `'mount', 'download' or 'pipe'`
-    return _no_option(name, value, [word.strip("'") for word in words])
-
-
-def _no_tag(name: str, value: object, context: JsonMapping) -> Wording:
+def _no_tag(name: str, value: object, tag: str, tags: Sequence[str]) -> Wording:
     """Return the text for a `type` that does not exist."""
-    tags = [tag.strip("' ") for tag in context["expected_tags"].split(",")]
-    type_name = value.get("type") if isinstance(value, Mapping) else context["tag"]
+    type_name = value.get("type") if isinstance(value, Mapping) else tag
     if not isinstance(type_name, str):
         return _no_option("type", type_name, tags)
     message = f"`{shortened(type_name)}` is not a {name}"
@@ -236,11 +222,10 @@ def _no_tag(name: str, value: object, context: JsonMapping) -> Wording:
     return Wording(message, hint or f"write `type: {tags[0]}`", "CT013")
 
 
-def _pattern(name: str, value: Any, context: JsonMapping) -> Wording:
-    pattern = context["pattern"]
+def _bad_pattern(name: str, value: str, pattern: str) -> Wording:
+    """Return the text for a text, such as a name, that has letters which are not allowed."""
     rule = rule_of(pattern) or f"what matches {pattern}"
-    shown = describe_value(value)
-    message = f"`{name}` may contain only {rule}; {shown} is not valid"
+    message = f"`{name}` may contain only {rule}; {describe_value(value)} is not valid"
     example = mend_name(value, pattern, 40) or "my-job"
     return Wording(message, f"write for example `{example}`", "CT016")
 
@@ -252,13 +237,6 @@ def _bad_key(key: str, context: JsonMapping, path: ValuePath) -> Wording:
     rule = rule_of(pattern) or f"at most {context.get('max_length')} characters"
     message = f"`{shortened(key)}` cannot name {kind}: use {rule}"
     return Wording(message, f"write `{mend_name(key, pattern, 64) or 'train'}`", "CT016")
-
-
-_WITH_CONTEXT: dict[str, Callable[[str, object, Mapping[str, object]], Wording]] = {
-    "literal_error": _no_literal,
-    "union_tag_invalid": _no_tag,
-    "string_pattern_mismatch": _pattern,
-}
 
 
 @cache

@@ -464,9 +464,7 @@ def array_of(file: JobFile, each: Sequence[str], *, parallel: int) -> JobFile:
         JobError: the values do not form a valid sweep.
     """
     if file.sweep is not None or not isinstance(file.job, TrainingJob):
-        hint = "use a training job"
-        if file.sweep is not None:
-            hint = "write the values into the sweep's field `search`"
+        hint = "use a training job, or write the values into a sweep's field `search`"
         message = f"`--each` works only with training jobs, but `{file.file}` holds none"
         raise UsageError(message, hint=hint, code="CT902")
 

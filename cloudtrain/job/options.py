@@ -223,14 +223,13 @@ def _calls_on(parser: ast.Call, nodes: list[ast.AST]) -> list[tuple[str, ast.Cal
     uses both for nothing else."""
     # `parser.add_argument(...)`: the attribute by its owner, and the call by the attribute
     holders = _holders(nodes)
-    methods: dict[int, ast.Attribute] = {}
-    calls: dict[int, ast.Call] = {}
+    holding: dict[int, ast.AST] = {}
     uses: dict[str, list[ast.Name]] = {}
     for node in nodes:
         if isinstance(node, ast.Attribute):
-            methods[id(node.value)] = node
+            holding[id(node.value)] = node
         elif isinstance(node, ast.Call):
-            calls[id(node.func)] = node
+            holding[id(node.func)] = node
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
             uses.setdefault(node.id, []).append(node)
 
@@ -241,9 +240,9 @@ def _calls_on(parser: ast.Call, nodes: list[ast.AST]) -> list[tuple[str, ast.Cal
         if holder is None:
             raise _NotCertain
         for name in uses.get(holder, ()):
-            method = methods.get(id(name))
-            call = calls.get(id(method))
-            if method is None or call is None:
+            method = holding.get(id(name))
+            call = holding.get(id(method))
+            if not isinstance(method, ast.Attribute) or not isinstance(call, ast.Call):
                 raise _NotCertain
             if method.attr not in _FILLS | _HARMLESS:
                 raise _NotCertain

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 
 from cloudtrain.documents.document import load_table
 from cloudtrain.errors import Problem
-from cloudtrain.job.nodes import KeyProblem, MissingProblem, Source, ValuePath, plain_path
+from cloudtrain.job.nodes import KeyProblem, MissingProblem, Source, plain_path
 
 Rules = Callable[[Mapping[str, Any]], Iterable[Problem]]
 """Checks the raw fields of a model, any of which may be wrong or missing, and yields problems with
@@ -54,9 +54,9 @@ class ProblemsFound(ValueError):
         return problems
 
 
-def wrong(message: str, hint: str, path: ValuePath = (), *, code: str) -> ProblemsFound:
+def wrong(message: str, hint: str, *, code: str) -> ProblemsFound:
     """Return an exception with one problem, which the parser of a field can raise."""
-    return ProblemsFound([Problem(path, message, hint, code=code)])
+    return ProblemsFound([Problem((), message, hint, code=code)])
 
 
 def raw_value(data: object, name: str) -> object:

@@ -176,10 +176,10 @@ def syntax_of_script(script: Path, folder: Path | None = None) -> ScriptSyntax:
 def _not_python(script: Path, error: SyntaxError) -> UsageError:
     """Return the error for a script with a syntax error, which may be a notebook's text."""
     message = f"`{script}` is not Python: {error.msg}"
-    hint = f"look at line {error.lineno}" if error.lineno else "name a Python script"
     text = (error.text or "").strip()
     if text:
         message += f": `{shortened(text)}`"
+    hint = f"look at line {error.lineno or 1}"
     if text.startswith(("%", "!")):
         hint = (
             f"delete line {error.lineno}, which only a notebook has; `jupyter nbconvert "

@@ -56,6 +56,16 @@ _DYNAMIC = frozenset(("importlib", "runpy", "subprocess"))
 _MOST_MODULES = 40
 
 
+Spot = tuple[str, int, str]
+"""A file, a line in it, and what is there."""
+
+_Calls = list[tuple[str, ast.Call]]
+"""Calls with the files that they stand in."""
+
+_Values = Mapping[str, list[ast.expr]]
+"""The expressions that are assigned to names."""
+
+
 class Save(NamedTuple):
     """A call that saves a model to `path`, or to `path` below the value of the script's option
     `option`. Three dots replace what only the running script knows."""
@@ -90,17 +100,17 @@ class ScriptSyntax:
     import."""
     defaults: dict[str, str] = field(default_factory=dict)
     options: dict[str, object] = field(default_factory=dict)
-    outside: Sequence[tuple[str, int, str]] = ()
+    outside: Sequence[Spot] = ()
     """The file, the line and the text of each constant that begins with `../`, except defaults of
     options."""
-    unreadable: list[tuple[str, int, str]] = field(default_factory=list)
+    unreadable: list[Spot] = field(default_factory=list)
     """The file and the line of each text that no Python reads, with the reason."""
-    attended: list[tuple[str, int, str]] = field(default_factory=list)
+    attended: list[Spot] = field(default_factory=list)
     """The file, the line and the name of each function that needs a person or a notebook, and is
     certainly called."""
     relative: int | None = None
     """The line of the script itself that certainly imports relative to its package."""
-    written: Sequence[tuple[str, int, str]] = ()
+    written: Sequence[Spot] = ()
     """The file, the line and the folder of each file that is written below a relative folder that
     no call makes."""
     words: Sequence[ast.AST] = ()
@@ -154,7 +164,7 @@ def read_syntax(script: str, read: Callable[[str], str | None]) -> ScriptSyntax:
     for kind in _WORDS:
         words += all_of(kind, nodes)
     syntax.words = words
-    calls: list[tuple[str, ast.Call]] = []
+    calls: _Calls = []
     for path, own_nodes in syntax.nodes.items():
         calls += [(path, call) for call in all_of(ast.Call, own_nodes)]
 
@@ -294,7 +304,7 @@ def _may_be_new(error: SyntaxError) -> bool:
     return error.lineno is None or re.match(_NEW, (error.text or "").lower()) is not None
 
 
-def _is_alone(packages: set[str], calls: list[tuple[str, ast.Call]]) -> bool:
+def _is_alone(packages: set[str], calls: _Calls) -> bool:
     """Return whether a program with these imports and calls, and without a sign of other processes,
     trains in one process."""
     if "torch" not in packages or not packages.isdisjoint(_DYNAMIC):
@@ -316,8 +326,8 @@ def _assigned(nodes: list[ast.AST]) -> dict[str, list[ast.expr]]:
 
 
 def _saves(
-    calls: list[tuple[str, ast.Call]],
-    values: Mapping[str, list[ast.expr]],
+    calls: _Calls,
+    values: _Values,
     defaults: Mapping[str, str],
 ) -> Iterator[Save]:
     """Yield each call that saves a model to a path of which the beginning is known."""
@@ -328,7 +338,7 @@ def _saves(
             yield Save(path, call.lineno, *place)
 
 
-def _outside(syntax: ScriptSyntax) -> Iterator[tuple[str, int, str]]:
+def _outside(syntax: ScriptSyntax) -> Iterator[Spot]:
     """Yield the file, the line and the text of each constant that leads out of the folder."""
     defaults = syntax.defaults.values()
     for path, nodes in syntax.nodes.items():
@@ -338,9 +348,7 @@ def _outside(syntax: ScriptSyntax) -> Iterator[tuple[str, int, str]]:
                 yield path, node.lineno, text
 
 
-def _written(
-    calls: list[tuple[str, ast.Call]], values: Mapping[str, list[ast.expr]]
-) -> Iterator[tuple[str, int, str]]:
+def _written(calls: _Calls, values: _Values) -> Iterator[Spot]:
     """Yield the file, the line and the folder of each call that writes below a relative folder;
     none if the program makes folders at all."""
     called = {name_of(call) for _, call in calls}
@@ -640,7 +648,7 @@ def _written_to(call: ast.Call) -> ast.expr | None:
 
 def _place(
     node: ast.expr | None,
-    values: Mapping[str, list[ast.expr]],
+    values: _Values,
     options: Mapping[str, str],
     depth: int = 8,
 ) -> tuple[str | None, str] | None:
@@ -669,9 +677,7 @@ def _place(
     return option, path
 
 
-def _parts(
-    node: ast.expr | None, values: Mapping[str, list[ast.expr]]
-) -> tuple[Sequence[ast.expr], str]:
+def _parts(node: ast.expr | None, values: _Values) -> tuple[Sequence[ast.expr], str]:
     """Return the expressions that a path is made of, in order, and what stands between them; no
     expressions if `node` makes no path."""
     match node:

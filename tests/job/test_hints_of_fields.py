@@ -185,7 +185,7 @@ def test_a_field_at_the_wrong_place_is_not_a_similar_one(place: str, name: str, 
     ("format", "text", "hint"),
     [
         ("toml", 'distribution = "ddp"', 'write `distribution = {type = "torch"}`'),
-        ("toml", 'tags = "x"', 'write for example `tags = {NAME = "VALUE"}`'),
+        ("toml", 'tags = "x"', 'write for example `tags = {NAME = "text"}`'),
         ("toml", '[inputs]\nx = "s3://b/k"', 'write `x = {sagemaker = "s3://b/k"}`'),
         ("toml", '[environment]\nvariables = ["A=1"]', 'write a mapping: `variables = {A = "1"}`'),
         (
