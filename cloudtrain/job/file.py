@@ -200,7 +200,7 @@ def _take_model(document: Content, file: str) -> Any:
     if kind not in KINDS:
         message = f"there is no kind of job {describe_value(kind)}"
         problem = Problem(("kind",), message, did_you_mean(str(kind), KINDS), code="CT013")
-        raise JobError(_place_each([problem], file, document.positions, Changes()))
+        raise JobError([placed(problem, file, document.positions)])
     if kind == TRAINING:
         del document.data["kind"]
     return model_of_kind(kind)
@@ -356,7 +356,7 @@ def _with_uploads(item: Input, folder: Path) -> Input:
         target = find_usable(name)
         if target is not None and "data" in target.parts:
             changes[name] = _absolute(place, folder)
-    return item.model_copy(update=changes) if changes else item
+    return item.model_copy(update=changes)
 
 
 def _absolute(text: str, folder: Path) -> str:

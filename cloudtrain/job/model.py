@@ -307,7 +307,7 @@ class TargetValues(Model):
 # Durations and sizes with units, and counts: `2h`, `1h30m`, `90` seconds; `64g`, `512m`, plain
 # bytes.
 
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _BYTES = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
 _NUMBER = r"[0-9]{1,12}(?:\.[0-9]{1,9})?"
@@ -323,29 +323,61 @@ MAX_COUNT = 1024
 """Upper bound on counts. A larger number is probably a typing mistake, and a plan lists every
 process."""
 
-_DURATION_PART = rf"({_NUMBER}) *([smhdwSMHDW])"
-_SIZE = rf"^ *({_NUMBER}) *([bkmgtBKMGT]?)"
 
-
-class _Words(NamedTuple):
-    """How messages name a kind of number."""
+class _Unit(NamedTuple):
+    """A kind of number that may have a unit, and how messages name it."""
 
     kind: str
     unit: str
+    pattern: str
+    factors: Mapping[str, int]
     most: int
     limit: str
     """`most` in words."""
     hint: str
 
-    def wrong(self, message: str) -> ProblemsFound:
-        """Return an exception with the message and this hint."""
-        return wrong(message, self.hint, code="CT015")
+    def parse(self, value: object) -> int:
+        """Return the whole number of units in a text or a number. Raises ProblemsFound."""
+        shown = describe_value(value)
+        number: Decimal | None = None
+        if isinstance(value, str) and re.fullmatch(self.pattern, value):
+            number = Decimal(0)
+            for count, unit in re.findall(rf"({_NUMBER}) *([a-zA-Z]?)", value):
+                number += Decimal(count) * self.factors[unit.lower()]
+        elif isinstance(value, int) and not isinstance(value, bool):
+            number = Decimal(value)
+
+        if number is None:
+            message = f"{shown} is not {self.kind}"
+        elif number < 1:
+            message = f"{self.kind} must be at least 1 {self.unit}, not {shown}"
+        elif number > self.most:
+            message = f"{shown} is more than {self.limit}"
+        elif number != int(number):
+            message = f"{shown} is not a whole number of {self.unit}s"
+        else:
+            return int(number)
+        raise wrong(message, self.hint, code="CT015")
 
 
-_DURATION_WORDS = _Words(
-    "a duration", "second", MAX_DURATION, "68 years", "write for example `90s`, `30m`, `2h` or `1d`"
+_DURATION = _Unit(
+    "a duration",
+    "second",
+    DURATION_PATTERN,
+    _SECONDS,
+    MAX_DURATION,
+    "68 years",
+    "write for example `90s`, `30m`, `2h` or `1d`",
 )
-_SIZE_WORDS = _Words("a size", "byte", MAX_SIZE, "8 EiB", "write for example `512m`, `64g` or `1t`")
+_SIZE = _Unit(
+    "a size",
+    "byte",
+    SIZE_PATTERN,
+    _BYTES,
+    MAX_SIZE,
+    "8 EiB",
+    "write for example `512m`, `64g` or `1t`",
+)
 
 
 def parse_duration(value: object) -> int:
@@ -355,15 +387,7 @@ def parse_duration(value: object) -> int:
         ValueError: the value is not a duration, not a whole number of seconds, less than one second
             or more than 68 years.
     """
-    if not isinstance(value, str):
-        return _integer(value, _DURATION_WORDS)
-    if not re.fullmatch(DURATION_PATTERN, value):
-        raise _DURATION_WORDS.wrong(f"{describe_value(value)} is not a duration")
-    text = value.strip(" ")
-    seconds = Decimal(0)
-    for number, unit in re.findall(_DURATION_PART, text) or [(text, "s")]:
-        seconds += Decimal(number) * _SECONDS[unit.lower()]
-    return _checked(value, seconds, _DURATION_WORDS)
+    return _DURATION.parse(value)
 
 
 def parse_size(value: object) -> int:
@@ -374,35 +398,7 @@ def parse_size(value: object) -> int:
         ValueError: the value is not a size, not a whole number of bytes, less than one byte or more
             than 8 EiB.
     """
-    if not isinstance(value, str):
-        return _integer(value, _SIZE_WORDS)
-    match = re.match(_SIZE, value) if re.fullmatch(SIZE_PATTERN, value) else None
-    if match is None:
-        raise _SIZE_WORDS.wrong(f"{describe_value(value)} is not a size")
-    size = Decimal(match[1]) * _BYTES[match[2].lower()]
-    return _checked(value, size, _SIZE_WORDS)
-
-
-def _integer(value: object, words: _Words) -> int:
-    """Return a number without a unit, and refuse what is no integer or out of range."""
-    if value is None:
-        raise words.wrong(f"{words.kind} cannot be `null`")
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise words.wrong(f"{describe_value(value)} is not {words.kind}")
-    return _checked(value, Decimal(value), words)
-
-
-def _checked(value: object, number: Decimal, words: _Words) -> int:
-    """Return the number as an integer, and refuse it if it is not whole or out of range. `value`
-    is what the user wrote, for messages."""
-    if number < 1:
-        shown = describe_value(value)
-        raise words.wrong(f"{words.kind} must be at least 1 {words.unit}, not {shown}")
-    if number > words.most:
-        raise words.wrong(f"{describe_value(value)} is more than {words.limit}")
-    if number != int(number):
-        raise words.wrong(f"{describe_value(value)} is not a whole number of {words.unit}s")
-    return int(number)
+    return _SIZE.parse(value)
 
 
 def parse_time(text: str) -> int | None:

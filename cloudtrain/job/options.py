@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from cloudtrain.job.syntax import all_of, name_of, parse
+from cloudtrain.job.syntax import all_of, bound_by, name_of, parse
 
 _GROUPS = frozenset(("add_argument_group", "add_mutually_exclusive_group"))
 _FILLS = _GROUPS | {"add_argument"}
@@ -197,25 +197,13 @@ def _parser_classes(nodes: list[ast.AST]) -> set[str]:
 def _holders(nodes: list[ast.AST]) -> dict[int, str]:
     """Return the name to which each value is assigned, by the value's id, if the script binds that
     name only there."""
-    bindings = Counter(map(_bound_by, nodes))
+    bindings = Counter(map(bound_by, nodes))
     holders = {}
     for node in all_of(ast.Assign, nodes):
         for target in all_of(ast.Name, node.targets):
             if len(node.targets) == 1 and bindings[target.id] == 1:
                 holders[id(node.value)] = target.id
     return holders
-
-
-def _bound_by(node: ast.AST) -> str | None:
-    """Return the name to which a node gives a value; None for other nodes."""
-    if isinstance(node, ast.Name):
-        return None if isinstance(node.ctx, ast.Load) else node.id
-    if isinstance(node, ast.arg):
-        return node.arg
-    if isinstance(node, ast.alias):
-        return node.asname or node.name
-    is_definition = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
-    return getattr(node, "name", None) if is_definition else None
 
 
 def _calls_on(parser: ast.Call, nodes: list[ast.AST]) -> list[tuple[str, ast.Call]]:

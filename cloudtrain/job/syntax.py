@@ -397,7 +397,10 @@ def _attended(
 
     # A module may bind one of these names to something else.
     functions = {item.name: item.body for item in all_of(ast.FunctionDef, body)}
-    bound = _bound_names(nodes) | functions.keys()
+    # That of IPython, which a script may import, returns None outside of a notebook.
+    bound = set(map(bound_by, all_of(ast.alias, nodes))) - {"get_ipython"}
+    bound.update(functions, map(bound_by, all_of(ast.Name, nodes)))
+    bound.update(map(bound_by, all_of(ast.arg, nodes)))
     if "*" in bound:
         return
 
@@ -446,19 +449,16 @@ def _may_end(inside: list[ast.AST]) -> bool:
     return False
 
 
-def _bound_names(nodes: list[ast.AST]) -> set[str]:
-    """Return the names that a module binds, without those of its functions; `*` for all names of
-    another module."""
-    bound: set[str] = set()
-    imported: set[str] = set()
-    for node in nodes:
-        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-            bound.add(node.id)
-        elif isinstance(node, ast.arg):
-            bound.add(node.arg)
-        elif isinstance(node, ast.ImportFrom):
-            imported.update(alias.asname or alias.name for alias in node.names)
-    return bound | imported - {"get_ipython"}  # it returns None outside of a notebook
+def bound_by(node: ast.AST) -> str | None:
+    """Return the name to which a node gives a value; None for other nodes."""
+    if isinstance(node, ast.Name):
+        return None if isinstance(node.ctx, ast.Load) else node.id
+    if isinstance(node, ast.arg):
+        return node.arg
+    if isinstance(node, ast.alias):
+        return node.asname or node.name
+    is_definition = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+    return getattr(node, "name", None) if is_definition else None
 
 
 def _imports(
