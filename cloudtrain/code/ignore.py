@@ -234,32 +234,25 @@ class _Expression:
         if by_name:
             return self._part(tokens)
 
-        chunks: list[list[bytes]] = [[]]
+        chunks: list[list[bytes]] = [[]]  # the parts between `**`
         for part in _split(tokens, _SLASH):
             if _ends_in_folders(part):
                 chunks.append([])
             else:
                 chunks[-1].append(self._part(part))
-        return self._join(chunks, ends_open=_ends_in_folders(tokens))
-
-    def _join(self, chunks: list[list[bytes]], *, ends_open: bool) -> bytes:
-        """Join the expressions for the parts of a pattern between `**`. Each `**` matches any
-        number of folders. `ends_open` says that the pattern ends in `**`."""
-        if ends_open:  # `a/**` is everything in the folder
-            chunks = chunks[:-1]
         expression = _SLASH.join(chunks[0])
-        others = [_SLASH.join(chunk) for chunk in chunks[1:] if chunk]
-        if chunks[0] and (others or ends_open):
-            expression += b"/"
+        if len(chunks) == 1:
+            return expression
 
-        last = others.pop() if others and not ends_open else None
-        for chunk in others:
-            expression += self._first(rb"(?:[^/]*/)*?" + chunk + b"/")
-        if last is not None:
-            expression += rb"(?:[^/]*/)*?" + last
-        if ends_open:
-            expression += b".*"
-        return expression
+        if expression:
+            expression += _SLASH
+        if not chunks[-1]:  # `a/**` is everything in the folder
+            chunks[-1] = [rb"[^/]*"]
+        folders = rb"(?:[^/]*/)*?"
+        for chunk in chunks[1:-1]:
+            if chunk:
+                expression += self._first(folders + _SLASH.join(chunk) + _SLASH)
+        return expression + folders + _SLASH.join(chunks[-1])
 
     def _part(self, tokens: Sequence[bytes]) -> bytes:
         """Return the regular expression for one name in a path. The texts between the stars are

@@ -13,6 +13,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cache
 from typing import NamedTuple
+from urllib.parse import parse_qs
 
 from packaging.specifiers import SpecifierSet
 
@@ -575,8 +576,7 @@ def _uv_package(item: JsonMapping, hashes: tuple[str, ...], folder: str) -> Pack
     if "git" in source:
         address, _, commit = source["git"].partition("#")
         place, _, query = address.partition("?")
-        folder_in_it = re.search(r"(?:^|&)subdirectory=([^&]+)", query)
-        inner = folder_in_it[1].replace("%2F", "/") if folder_in_it else None
+        [inner] = parse_qs(query).get("subdirectory", [""])
         url = _in_folder(f"git+{place}@{commit}", inner)
         hashes = ()
     index = _other_index(source.get("registry", ""))

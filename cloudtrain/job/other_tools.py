@@ -3,7 +3,6 @@ short forms."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -166,15 +165,7 @@ def mapping_hint(node: SchemaNode, name: str, value: object) -> str | None:
         return f"write `{name}: {{{_target_of_place(value)}: {value}}}`"
     if value is True:
         return f"write `{name}: {{}}`"
-    if not isinstance(value, list) or node.kind != "map":
-        return None
-
-    entries = [item for item in value if isinstance(item, str) and "=" in item]
-    entry = entries[0] if entries else "name=..."
-    key, _, text = entry.partition("=")
-    if node.inner is not None and node.inner.type is str and not text.isalpha():
-        text = json.dumps(text, ensure_ascii=False)
-    return f"write a mapping: `{name}: {{{key}: {text}}}`"
+    return None
 
 
 def _target_of_place(place: str) -> str:

@@ -38,10 +38,9 @@ class ProblemsFound(ValueError):
         text = "; ".join(problem.message for problem in problems)
         super().__init__(text.encode(errors="replace").decode())
 
-    def all(self, source: Source | None = None) -> list[Problem]:
+    def all(self, source: Source) -> list[Problem]:
         """Return the problems of the fields and then the problems found by rules, with their full
         paths."""
-        source = source or Source()
         problems: list[Problem] = []
         if self._fields is not None:
             problems = problems_of(*self._fields, source)

@@ -187,7 +187,11 @@ def test_a_field_at_the_wrong_place_is_not_a_similar_one(place: str, name: str, 
         ("toml", 'distribution = "ddp"', 'write `distribution = {type = "torch"}`'),
         ("toml", 'tags = "x"', 'write for example `tags = {NAME = "text"}`'),
         ("toml", '[inputs]\nx = "s3://b/k"', 'write `x = {sagemaker = "s3://b/k"}`'),
-        ("toml", '[environment]\nvariables = ["A=1"]', 'write a mapping: `variables = {A = "1"}`'),
+        (
+            "toml",
+            '[environment]\nvariables = ["A=1"]',
+            'write for example `variables = {NAME = "text"}`',
+        ),
         (
             "toml",
             '[resources]\ninstance_preferences = "ml.g5.xlarge"',

@@ -135,7 +135,7 @@ CASES: list[tuple[dict[str, Any], str, str, str | None]] = [
     ({"inputs": {"train": {"local": "x", "shard": 0}}}, "inputs.train.shard",
      wrong_type("shard", "`true` or `false`", "`0`"), "write `false`"),
     ({"tags": {"year": 2024}}, "tags.year", wrong_type("year", "text", "`2024`"), 'write `"2024"`, in quotes'),
-    ({"tags": ["team=vision"]}, "tags", wrong_type("tags", "a mapping", "a list"), "write a mapping: `tags: {team: vision}`"),
+    ({"tags": ["team=vision"]}, "tags", wrong_type("tags", "a mapping", "a list"), "write for example `tags: {NAME: text}`"),
     ({"spot": True}, "spot", wrong_type("spot", "a mapping", "`true`"), "write `spot: {}`"),
     ({"max_runtime": "2 hours"}, "max_runtime", '`"2 hours"` is not a duration',
      "write for example `90s`, `30m`, `2h` or `1d`"),
