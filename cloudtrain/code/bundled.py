@@ -87,8 +87,9 @@ def copy_script(name: str, destination: Path) -> Path:
             shutil.copy(place, copy)
     except OSError as error:
         message = f"cannot write to `{destination}`: {error.strerror}"
-        hint = "name a folder that you may write to"
-        raise UsageError(message, hint=hint, code="CT903") from None
+        raise UsageError(
+            message, hint="name a folder that you may write to", code="CT903"
+        ) from None
     return destination
 
 

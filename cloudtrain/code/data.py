@@ -76,8 +76,9 @@ def read_data(place: str) -> LocalData:
             # A file that is gone was removed after the listing. Any other error will stay.
             if pause is None or os.path.lexists(file):
                 message = f"`{escape_path(str(file))}` cannot be read: {error.strerror}"
-                hint = "name a folder or file that you have permission to read"
-                raise UnreadableData(message, hint=hint) from None
+                raise UnreadableData(
+                    message, hint="name a folder or file that you have permission to read"
+                ) from None
             time.sleep(pause)
     raise AssertionError("not reached: the last attempt returns or raises")
 
@@ -87,27 +88,32 @@ def _files_of(place: str) -> tuple[DataFile, ...]:
     root = Path(place)
     shown = f"`{escape_path(place)}`"
     if is_root(place):
-        message = f"{shown} is the root of this machine's file system"
-        raise UnreadableData(message, hint="name the folder that holds the data")
+        raise UnreadableData(
+            f"{shown} is the root of this machine's file system",
+            hint="name the folder that holds the data",
+        )
 
     if root.is_dir():
         files = list(islice(files_below(root), MOST_FILES + 1))
     elif root.is_file():
         files = [_data_file(root.name, root)]
     else:
-        hint = "write the path relative to the job file's folder, for example `./data`"
-        raise UnreadableData(f"there is no folder or file {shown}", hint=hint)
+        raise UnreadableData(
+            f"there is no folder or file {shown}",
+            hint="write the path relative to the job file's folder, for example `./data`",
+        )
 
     if not files:
-        hint = "name the folder that holds the data"
-        raise UnreadableData(f"the folder {shown} holds no file", hint=hint)
+        raise UnreadableData(
+            f"the folder {shown} holds no file", hint="name the folder that holds the data"
+        )
     if len(files) > MOST_FILES:
         message = f"{shown} holds more than {MOST_FILES:,} files"
-        hint = (
-            "pack the files into an archive, or upload them yourself and name their storage "
-            "path in the job"
+        raise UnreadableData(
+            message,
+            hint="pack the files into an archive, or upload them yourself and name their storage "
+            "path in the job",
         )
-        raise UnreadableData(message, hint=hint)
 
     files.sort(key=lambda file: os.fsencode(file.path))
     return tuple(files)

@@ -121,7 +121,12 @@ def pattern_of(line: bytes) -> Pattern | None:
     Raises:
         NoPattern: no path can match the line.
     """
-    line = _without_spaces(line)
+    # A space after a backslash stays. An even number of backslashes escapes no space.
+    bare = line.rstrip(b" ")
+    backslashes = len(bare) - len(bare.rstrip(b"\\"))
+    if backslashes % 2 and bare != line:
+        bare += b" "
+    line = bare
     if not line or line.startswith(b"#"):
         return None
 
@@ -140,16 +145,6 @@ def pattern_of(line: bytes) -> Pattern | None:
     prefix = _PREFIX.match(text)[0]  # type: ignore[index] # it matches everywhere
     tokens = _tokens(text[len(prefix) :])
     return Pattern(prefix, tokens, by_name, ignores, folders_only)
-
-
-def _without_spaces(line: bytes) -> bytes:
-    """Remove trailing spaces, except a space after a backslash."""
-    # An even number of backslashes stands for half as many, and escapes no space.
-    bare = line.rstrip(b" ")
-    backslashes = len(bare) - len(bare.rstrip(b"\\"))
-    if backslashes % 2 and bare != line:
-        return bare + b" "
-    return bare
 
 
 def _tokens(text: bytes) -> list[bytes]:
@@ -417,8 +412,15 @@ def _parse_rule(text: bytes, line: int, file: str) -> IgnoreRule | None:
         pattern = pattern_of(text)
     except NoPattern:
         message = f"`{entry}` is not a pattern"
-        hint = "write it as in a .gitignore file, or begin the line with `#`"
-        problem = Problem(("source_dir",), message, hint, file, line, 1, code="CT051")
+        problem = Problem(
+            ("source_dir",),
+            message,
+            "write it as in a .gitignore file, or begin the line with `#`",
+            file,
+            line,
+            1,
+            code="CT051",
+        )
         raise JobError([problem]) from None
     if pattern is None:
         return None

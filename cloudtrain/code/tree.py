@@ -389,13 +389,15 @@ def _check_folder(source_dir: Path) -> None:
     missing = why_missing(place)
     if missing is None:
         folder = escape_path(os.fspath(source_dir.parent))
-        hint = f"name the folder that contains the file: `source_dir: {folder}`"
-        raise source_error(f"`{name}` is a file, not a folder", hint)
-    hint = (
+        raise source_error(
+            f"`{name}` is a file, not a folder",
+            f"name the folder that contains the file: `source_dir: {folder}`",
+        )
+    raise source_error(
+        f"the folder `{name}` {missing}",
         "name the folder with your code, relative to the job file, or write `.` for the job "
-        "file's own folder"
+        "file's own folder",
     )
-    raise source_error(f"the folder `{name}` {missing}", hint)
 
 
 def _check_size(result: Walk) -> None:
@@ -417,11 +419,12 @@ def _check_names(result: Walk) -> None:
     names.update(map(_top, result.links))
     for name in _OURS:
         if name in names:
-            message = (
+            result.refuse(
+                name,
                 f"`{name}` in `source_dir` has the name of cloudtrain's own package, which is "
-                "added to every bundle"
+                "added to every bundle",
+                remedy="give it another name",
             )
-            result.refuse(name, message, remedy="give it another name")
 
 
 def _file_entries(result: Walk, own_files: Mapping[str, Path]) -> list[Entry]:

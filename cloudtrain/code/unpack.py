@@ -47,9 +47,10 @@ def unpack(archive: Path, destination: Path, sha256: str) -> None:
         except OSError:
             from cloudtrain.errors import UsageError
 
-            message = f"`{destination}` exists already and is not an empty folder"
             raise UsageError(
-                message, hint="name a folder that does not exist yet", code="CT910"
+                f"`{destination}` exists already and is not an empty folder",
+                hint="name a folder that does not exist yet",
+                code="CT910",
             ) from None
 
 

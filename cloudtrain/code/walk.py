@@ -116,8 +116,9 @@ class Walk:
                 f"`{escape_path(self.root)}` holds more than {MAX_FILES:,} files, too many for a "
                 "bundle of code"
             )
-            hint = f"{_NARROWER}, or add the folders with data to `{IGNORE_FILE}`"
-            raise source_error(message, hint, "CT053")
+            raise source_error(
+                message, f"{_NARROWER}, or add the folders with data to `{IGNORE_FILE}`", "CT053"
+            )
 
         for item in items:
             self.look_at(item, path + item.name, rules)
@@ -138,8 +139,14 @@ class Walk:
             if not os.path.lexists(f"{place}/{IGNORE_FILE}"):
                 raise Moved(folder + IGNORE_FILE) from None
             message = f"`{escape_path(folder)}{IGNORE_FILE}` cannot be read: {error.strerror}"
-            hint = "make it a plain file that you may read, or remove it"
-            self.problems.append(Problem(("source_dir",), message, hint, code="CT051"))
+            self.problems.append(
+                Problem(
+                    ("source_dir",),
+                    message,
+                    "make it a plain file that you may read, or remove it",
+                    code="CT051",
+                )
+            )
             return Rules(folder, b"")
 
     def look_at(

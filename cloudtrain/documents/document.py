@@ -125,20 +125,29 @@ class Unreadable(Exception):
 
 def too_large(place: Place | None = None) -> Unreadable:
     """Return the error for a document with too many values."""
-    hint = "put large data into a file in `source_dir`, and pass its name"
-    return Unreadable("the text has more values than cloudtrain reads", hint, place, code="CT006")
+    return Unreadable(
+        "the text has more values than cloudtrain reads",
+        "put large data into a file in `source_dir`, and pass its name",
+        place,
+        code="CT006",
+    )
 
 
 def too_many_digits(place: Place | None) -> Unreadable:
     """Return the error for a number with more digits than Python reads and writes."""
-    hint = "write it as text, in quotes"
-    return Unreadable("a number has too many digits", hint, place, code="CT014")
+    return Unreadable(
+        "a number has too many digits", "write it as text, in quotes", place, code="CT014"
+    )
 
 
 def too_deep(place: Place | None = None) -> Unreadable:
     """Return the error for a document with too many levels."""
-    hint = "use fewer levels: a job has about five"
-    return Unreadable("the text is nested too deeply", hint, place, code="CT006")
+    return Unreadable(
+        "the text is nested too deeply",
+        "use fewer levels: a job has about five",
+        place,
+        code="CT006",
+    )
 
 
 def place_at(text: str, offset: int) -> Place:
@@ -275,8 +284,9 @@ def read_trusted_toml(file: Path, *, code: str) -> Content:
 
 def _unread(file: Path, error: OSError, code: str) -> SettingsError:
     message = f"`{file}` cannot be read: {error.strerror}"
-    hint = "make it a plain file that you may read, or remove it"
-    return SettingsError(message, hint=hint, code=code)
+    return SettingsError(
+        message, hint="make it a plain file that you may read, or remove it", code=code
+    )
 
 
 def _check(status: os.stat_result, path: str | Path, most: int) -> None:

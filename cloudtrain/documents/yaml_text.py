@@ -136,8 +136,12 @@ def _unreadable(error: yaml.YAMLError, text: str) -> Unreadable:
     if "nesting depth" in problem:
         return too_deep(place)
     if "but found another document" in problem:
-        message = "the file holds several documents (`---`)"
-        return Unreadable(message, "a file holds one job: remove the others", place, code="CT003")
+        return Unreadable(
+            "the file holds several documents (`---`)",
+            "a file holds one job: remove the others",
+            place,
+            code="CT003",
+        )
     if _is_control(error):
         return Unreadable("not valid YAML: the text holds a control character", "remove it", place)
 
@@ -145,8 +149,9 @@ def _unreadable(error: yaml.YAMLError, text: str) -> Unreadable:
     if place is not None and place.line <= len(lines):
         before = lines[place.line - 1][: place.column]
         if before.lstrip(" ").startswith("\t"):
-            message = "not valid YAML: a tab cannot indent a line"
-            return Unreadable(message, "indent with spaces", place)
+            return Unreadable(
+                "not valid YAML: a tab cannot indent a line", "indent with spaces", place
+            )
 
     hint = parser_hint("yaml", problem)
     if hint is None:
@@ -198,9 +203,12 @@ class _Reader:
         endless."""
         self._count += values
         if id(node) in self._open:
-            message = "the text holds an anchor that refers to itself"
-            hint = "write the value in the alias's place"
-            raise Unreadable(message, hint, _place(node), code="CT005")
+            raise Unreadable(
+                "the text holds an anchor that refers to itself",
+                "write the value in the alias's place",
+                _place(node),
+                code="CT005",
+            )
         if self._count > MAX_VALUES:
             raise too_large(_place(node))
         if len(path) > MAX_DEPTH:
@@ -232,8 +240,9 @@ class _Reader:
             return
         if tag.startswith(_TAG):
             tag = f"!!{tag.removeprefix(_TAG)}"
-        message = f"a job file cannot have tags such as `{tag}`"
-        self.notes.problem(path, place, message, "remove the tag")
+        self.notes.problem(
+            path, place, f"a job file cannot have tags such as `{tag}`", "remove the tag"
+        )
 
     def _list(self, node: Any, path: ValuePath) -> list[object]:
         return [self.value(item, (*path, index)) for index, item in enumerate(node.value)]
@@ -265,9 +274,12 @@ class _Reader:
 
         for source in sources:
             if not _is_mapping(source):
-                message = "`<<` takes in a mapping or a list of mappings"
-                hint = "write `<<: *name`, where `&name` is a mapping"
-                self.notes.problem(path, _place(source), message, hint)
+                self.notes.problem(
+                    path,
+                    _place(source),
+                    "`<<` takes in a mapping or a list of mappings",
+                    "write `<<: *name`, where `&name` is a mapping",
+                )
                 continue
             self._enter(source, path, 1 + len(source.value))
             self._open.add(id(source))

@@ -360,5 +360,7 @@ def _reference_fault(inner: str, references: Collection[str]) -> tuple[str, str 
         hint = did_you_mean(name, options) or f"add `{name}` under `{field}`"
         return f"the job has no {field[:-1]} `{name}`", hint
 
-    message = "a reference is `inputs.NAME`, `outputs.NAME` or, in a training job, `checkpoint`"
-    return message, did_you_mean(inner, references)
+    return (
+        "a reference is `inputs.NAME`, `outputs.NAME` or, in a training job, `checkpoint`",
+        did_you_mean(inner, references),
+    )

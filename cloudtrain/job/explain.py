@@ -17,22 +17,20 @@ from cloudtrain.documents.document import Format, Unreadable, load_table, read_d
 from cloudtrain.documents.toml_json import toml_text
 from cloudtrain.errors import NearName, did_you_mean, dotted, shortened
 from cloudtrain.job.nodes import (
+    NAME_RULES,
     SchemaNode,
     Source,
     ValuePath,
     describe_value,
     mend_name,
     node_of_model,
-    rule_of,
 )
 from cloudtrain.job.other_tools import (
     distribution_hint,
-    elsewhere_hint,
-    is_elsewhere,
+    habit_hint,
+    home_of,
     mapping_hint,
-    other_tool_hint,
-    other_type_hint,
-    settings_hint,
+    place_hint,
 )
 from cloudtrain.system.plugins import all_targets
 
@@ -58,11 +56,11 @@ def unknown_field(
     names = parent.field_names(tag)
     root_node = node_of_model(root) if root is not None else parent
     near = did_you_mean(name, names)
-    is_near = isinstance(near, NearName) and not is_elsewhere(name, parent, root_node)
-    hint = settings_hint(name, parent, root_node)
-    hint = hint or other_tool_hint(name, parent, root_node, names)
+    # A field that exists elsewhere is more likely meant than one of this place with a similar name.
+    is_near = isinstance(near, NearName) and home_of(name, parent, root_node) is None
+    hint = habit_hint(name, parent, root_node, names)
     if hint is None and not is_near:
-        hint = other_type_hint(path, root_node) or elsewhere_hint(name, parent, root_node)
+        hint = place_hint(path, parent, root_node)
 
     owner = _owner(parent, path[:-1])
     message = f"`{shortened(name)}` is not a field of {owner}"
@@ -128,8 +126,11 @@ def explain(
         }
         return Wording(text.message.format(**facts), text.hint.format(**facts), text.code)
     if node is None or error_type == "value_error":
-        message = item["msg"].removeprefix("Value error, ")
-        return Wording(message, "write another value, or remove the line", "CT013")
+        return Wording(
+            item["msg"].removeprefix("Value error, "),
+            "write another value, or remove the line",
+            "CT013",
+        )
     if value is None:
         return Wording(f"`{name}` has no value", "write a value, or remove the line", "CT011")
 
@@ -224,7 +225,7 @@ def _no_tag(name: str, value: object, tag: str, tags: Sequence[str]) -> Wording:
 
 def _bad_pattern(name: str, value: str, pattern: str) -> Wording:
     """Return the text for a text, such as a name, that has letters which are not allowed."""
-    rule = rule_of(pattern) or f"what matches {pattern}"
+    rule = NAME_RULES.get(pattern) or f"what matches {pattern}"
     message = f"`{name}` may contain only {rule}; {describe_value(value)} is not valid"
     example = mend_name(value, pattern, 40) or "my-job"
     return Wording(message, f"write for example `{example}`", "CT016")
@@ -234,7 +235,7 @@ def _bad_key(key: str, context: JsonMapping, path: ValuePath) -> Wording:
     """Return the text for a name, such as that of an input, that is not valid."""
     kind = {"inputs": "an input", "outputs": "an output"}.get(str(path[0]), "an entry")
     pattern = context.get("pattern", "")
-    rule = rule_of(pattern) or f"at most {context.get('max_length')} characters"
+    rule = NAME_RULES.get(pattern) or f"at most {context.get('max_length')} characters"
     message = f"`{shortened(key)}` cannot name {kind}: use {rule}"
     return Wording(message, f"write `{mend_name(key, pattern, 64) or 'train'}`", "CT016")
 

@@ -386,8 +386,9 @@ def _read(path: Path) -> str:
         raise JobError([replace(error.problem, file=str(path))]) from None
     except OSError as error:
         message = f"`{path}` cannot be read: {error.strerror}"
-        hint = "name a plain file that you may read"
-        raise UsageError(message, hint=hint, code="CT001") from None
+        raise UsageError(
+            message, hint="name a plain file that you may read", code="CT001"
+        ) from None
     except ValueError:  # a NUL character
         message = f"{str(path)!r} is not a path"
         raise UsageError(message, hint="name a job file", code="CT001") from None
@@ -464,9 +465,11 @@ def array_of(file: JobFile, each: Sequence[str], *, parallel: int) -> JobFile:
         JobError: the values do not form a valid sweep.
     """
     if file.sweep is not None or not isinstance(file.job, TrainingJob):
-        hint = "use a training job, or write the values into a sweep's field `search`"
-        message = f"`--each` works only with training jobs, but `{file.file}` holds none"
-        raise UsageError(message, hint=hint, code="CT902")
+        raise UsageError(
+            f"`--each` works only with training jobs, but `{file.file}` holds none",
+            hint="use a training job, or write the values into a sweep's field `search`",
+            code="CT902",
+        )
 
     search: dict[str, list[Any]] = {}
     for text in each:
@@ -476,8 +479,9 @@ def array_of(file: JobFile, each: Sequence[str], *, parallel: int) -> JobFile:
         if not equals or not field.startswith(_FIELD) or not name or not values:
             example = name if name.isidentifier() else "seed"
             hint = f"write `--each {_FIELD}{example}={values or '1,2,3'}`"
-            message = f"`--each {text}` is not a hyperparameter with values"
-            raise UsageError(message, hint=hint, code="CT902")
+            raise UsageError(
+                f"`--each {text}` is not a hyperparameter with values", hint=hint, code="CT902"
+            )
         if name in search:
             hint = f"write all values in one option: `--each {_FIELD}{name}=1,2,3`"
             raise UsageError(f"`--each` names `{name}` twice", hint=hint, code="CT902")
@@ -523,6 +527,9 @@ def _values(text: str, values: str) -> list[object]:
         raise UsageError(f"`--each {text}`: {problem.message}", hint=problem.hint, code="CT902")
     pieces = [piece.strip() for piece in values.split(",")]
     if "" in pieces:
-        hint = "remove the comma; an empty text is written `''`"
-        raise UsageError(f"`--each {text}` has an empty value", hint=hint, code="CT902")
+        raise UsageError(
+            f"`--each {text}` has an empty value",
+            hint="remove the comma; an empty text is written `''`",
+            code="CT902",
+        )
     return [read_scalar(piece) for piece in pieces]

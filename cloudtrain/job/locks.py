@@ -78,8 +78,10 @@ def read_lock(
     assert text is not None, file
     form = form_of(file, text)
     if platform is None:
-        message = f"`{file}` depends on the version of Python, and that of the machine is not known"
-        raise unfit(message, 'write it under `environment`, for example `python: "3.12"`')
+        raise unfit(
+            f"`{file}` depends on the version of Python, and that of the machine is not known",
+            'write it under `environment`, for example `python: "3.12"`',
+        )
 
     reader = _Reader(read, platform, frozenset(extras), frozenset(groups), prune)
     readers = {
@@ -97,8 +99,10 @@ def read_lock(
     except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
         lines = str(error).splitlines() or ["no value"]
         reason = shown(f"{type(error).__name__}: {lines[0]}")
-        message = f"`{file}` or its lock has not the form that uv writes ({reason})"
-        raise unread(message, "write it again: `uv lock`") from None
+        raise unread(
+            f"`{file}` or its lock has not the form that uv writes ({reason})",
+            "write it again: `uv lock`",
+        ) from None
 
 
 def _check_texts(found: Requirements, read: Read) -> None:
@@ -116,9 +120,10 @@ def _check_texts(found: Requirements, read: Read) -> None:
             if offset < 0:  # it is missing, or composed of several texts
                 offset = text.find(f'"{package.name}"')
             place = f"line {text.count(chr(10), 0, max(offset, 0)) + 1} of `{found.file}`"
-            message = f"{place} is not a name, version, hash, path or address: `{shown(foreign)}`"
-            hint = "write it again: `uv lock`; if the text stays, see who has written the lock"
-            raise unread(message, hint)
+            raise unread(
+                f"{place} is not a name, version, hash, path or address: `{shown(foreign)}`",
+                "write it again: `uv lock`; if the text stays, see who has written the lock",
+            )
 
 
 class _Reader(NamedTuple):
@@ -151,8 +156,10 @@ class _Reader(NamedTuple):
         poetry_lock = posixpath.join(folder, "poetry.lock")
         if "[tool.poetry]" in text or self.read(poetry_lock) is not None:
             raise unread(f"`{file}` is a project of Poetry, which cloudtrain does not read", POETRY)
-        hint = "run `uv lock`, or name a requirements file"
-        raise stale(f"`{file}` has no `uv.lock` beside it, so the versions are not decided", hint)
+        raise stale(
+            f"`{file}` has no `uv.lock` beside it, so the versions are not decided",
+            "run `uv lock`, or name a requirements file",
+        )
 
     def script(self, file: str, text: str) -> Requirements:
         """Read the block of a script, and its lock if it has one."""
@@ -289,8 +296,9 @@ class _Reader(NamedTuple):
             # installers compare its numbers: 3.14.0rc1 is a 3.14.0
             fits = are_met(versions_in(wanted), re.sub(r"[a-z].*", "", python))
         except ValueError:
-            message = f"{what} has no valid `requires-python`: `{wanted}`"
-            raise unread(message, "write for example `>=3.10`") from None
+            raise unread(
+                f"{what} has no valid `requires-python`: `{wanted}`", "write for example `>=3.10`"
+            ) from None
         if not fits:
             have = ".".join(python.split(".")[:2])
             hint = (
@@ -418,8 +426,9 @@ def _check_version(file: str, version: object) -> None:
     """Raise JobError for a lock whose format is another than the one that this module reads."""
     if str(version).partition(".")[0] != "1":
         message = f"`{file}` has version {shown(str(version))} of its format"
-        hint = "cloudtrain reads version 1: write the lock with a tool that writes it"
-        raise unread(message, hint)
+        raise unread(
+            message, "cloudtrain reads version 1: write the lock with a tool that writes it"
+        )
 
 
 def _get(table: JsonMapping, *keys: str) -> JsonMapping:
@@ -552,10 +561,10 @@ class _Graph:
             choices = [item for item in choices if self._is_for_platform(item)]
         if not choices:
             message = f"`{self.file}` has no version of `{name}` for {self.reader.platform}"
-            hint = (
-                "run `uv lock`, after widening `requires-python` or `environments` of `[tool.uv]`"
+            raise unfit(
+                message,
+                "run `uv lock`, after widening `requires-python` or `environments` of `[tool.uv]`",
             )
-            raise unfit(message, hint)
         return choices[0]
 
     def _is_for_platform(self, item: JsonMapping) -> bool:
@@ -570,8 +579,9 @@ def _uv_package(item: JsonMapping, hashes: tuple[str, ...], folder: str) -> Pack
     """Return a package of a uv.lock in `folder`. A commit needs no hashes."""
     source = item.get("source", {})
     if not source.keys() & {"registry", "git", "url", "path"}:
-        message = f"the lock does not say where `{shown(item['name'])}` comes from"
-        raise unread(message, "run `uv lock` again")
+        raise unread(
+            f"the lock does not say where `{shown(item['name'])}` comes from", "run `uv lock` again"
+        )
     url = _address(source, folder)
     if "git" in source:
         address, _, commit = source["git"].partition("#")

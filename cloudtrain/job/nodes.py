@@ -185,15 +185,11 @@ PLACE_NAME = r"^[a-zA-Z_][a-zA-Z0-9_]*$"
 """The name of an input or output, valid for both SageMaker's channels and Azure ML's keys."""
 
 
-_RULES = {
+NAME_RULES = {
     JOB_NAME: "letters, digits and hyphens, with a letter or digit at both ends",
     PLACE_NAME: "letters, digits and underscores, and no digit first",
 }
-
-
-def rule_of(pattern: str) -> str | None:
-    """Return the description of a name pattern of this module; None for other patterns."""
-    return _RULES.get(pattern)
+"""The patterns of names, in words."""
 
 
 def mend_name(name: str, pattern: str, length: int) -> str | None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 from cloudtrain.job.syntax import all_of, bound_by, name_of, parse
 
@@ -38,31 +37,22 @@ class Options:
     required: tuple[tuple[str, ...], ...] = ()
     positional: tuple[str, ...] = ()
 
-    @cached_property
-    def _understood(self) -> set[str]:
-        """Every name that the script understands."""
-        return self._words_for(self.names)
-
-    def _words_for(self, options: Iterable[str]) -> set[str]:
-        """Return every word that the script understands as one of the options."""
-        if not self.of_argparse:
-            return set(options)
-        return {option[:length] for option in options for length in range(len(option) + 1)}
-
-    def _word(self, name: str) -> str:
-        return name if self.of_argparse else name.replace("-", "_")
+    def _means(self, name: str, options: Iterable[str]) -> bool:
+        """Return whether the script understands a name as one of the options."""
+        if self.of_argparse:
+            return any(option.startswith(name) for option in options)
+        return name.replace("-", "_") in options
 
     def accept(self, name: str) -> bool:
         """Return whether the script takes `--NAME`."""
-        return self._word(name) in self._understood
+        return self._means(name, self.names)
 
-    def required_beside(self, given: Iterable[str]) -> list[str]:
+    def required_beside(self, given: Sequence[str]) -> list[str]:
         """Return the required options that none of the given names means, each by its longest
         name."""
-        words = set(map(self._word, given))
         missing = []
         for option in self.required:
-            if words.isdisjoint(self._words_for(option)):
+            if not any(self._means(name, option) for name in given):
                 missing.append(max(option, key=len))
         return missing
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 from cloudtrain.documents.document import load_table
-from cloudtrain.errors import NearName, ValuePath
+from cloudtrain.errors import NearName, ValuePath, quoted
 from cloudtrain.job.nodes import SchemaNode
 from cloudtrain.system.plugins import DEFAULT_TARGET, all_targets, target_names
 
@@ -37,19 +37,25 @@ _ACCOUNT = frozenset(
 """Names that other tools have in a job and cloudtrain has in the settings of a target."""
 
 
-def other_tool_hint(
-    name: str, parent: SchemaNode, root: SchemaNode, names: Iterable[str]
-) -> str | None:
-    """Return a hint with cloudtrain's name for the field that other tools call `name`, or one for a
-    field of training jobs in a processing job; None if no tool uses `name`. `names` are the names
-    of the fields in `parent`."""
+def habit_hint(name: str, parent: SchemaNode, root: SchemaNode, names: Iterable[str]) -> str | None:
+    """Return a hint for a name that other tools, or cloudtrain elsewhere, have for a field: at the
+    top of a job for a target or its choice, and for a field of training jobs in a processing job.
+    Return None for other names. `names` are those of the fields in `parent`."""
+    if parent is root:
+        if name in ("target", "settings", "profile"):
+            return (
+                "choose one with `--target NAME` and `--profile NAME`; settings are in "
+                "`cloudtrain.toml`"
+            )
+        if name in target_names():
+            return f"its settings are in `cloudtrain.toml`, under `[{name}]`"
     if list(parent.models) == ["ProcessingJob"] and name in _TABLES["only_training"]:
         return str(_TABLES["only_training"][name])
     word = _snake_case(name)
     field = _MEANT.get(word) or _target_with_alias(word)
     if field is None:
         return None
-    home = field if field in names else _home(field, parent, root)
+    home = field if field in names else home_of(field, parent, root)
     return NearName.of(home) if home else None
 
 
@@ -61,26 +67,20 @@ def _target_with_alias(word: str) -> str | None:
     return None
 
 
-def settings_hint(name: str, parent: SchemaNode, root: SchemaNode) -> str | None:
-    """Return a hint for a name at the top of a job that is a target's, or that means its choice;
-    None for others."""
-    if parent is not root:
-        return None
-    if name in ("target", "settings"):
-        return "choose one with `--target NAME`; its settings are in `cloudtrain.toml`"
-    if name == "profile":
-        return "choose one with `--profile NAME`"
-    if name in target_names():
-        return f"its settings are in `cloudtrain.toml`, under `[{name}]`"
-    return None
+def place_hint(path: ValuePath, parent: SchemaNode, root: SchemaNode) -> str | None:
+    """Return a hint for a field that belongs to another `type` than the chosen one, such as another
+    distribution, or to another position in the job, or to a target's settings. If no such field
+    exists, return a hint to the field of the job with almost this name; None if there is none."""
+    holder: SchemaNode | None = root
+    for part in path[:-1]:
+        holder = holder.child(part) if holder is not None else None
+    if holder is not None and holder.kind == "choice":
+        others = _types_with(path[-1], holder)
+        if others:
+            return f"remove it: it belongs to {quoted(f'type: {kind}' for kind in others)}"
 
-
-def elsewhere_hint(name: str, parent: SchemaNode, root: SchemaNode) -> str | None:
-    """Return a hint to the correct position of the field `name`, in the job or in a target's
-    settings. If no such field exists, return a hint to the field of the job with almost this name;
-    None if there is none."""
-    word = _snake_case(name)
-    home = _home(word, parent, root)
+    word = _snake_case(str(path[-1]))
+    home = home_of(word, parent, root)
     if home is None:
         settings = [target.settings.model_fields for target in all_targets()]
         if any(word in names for names in (_ACCOUNT, *settings)):
@@ -105,29 +105,11 @@ def _types_with(field: str | int, choice: SchemaNode) -> list[str]:
     return [kind for kind, model in choice.models.items() if field in model.model_fields]
 
 
-def is_elsewhere(name: str, parent: SchemaNode, root: SchemaNode) -> bool:
-    """Return whether a field with exactly this name exists at another position of the job. It is
-    more likely the one that was meant than a field of `parent` with a similar name."""
-    return _home(name, parent, root) is not None
-
-
-def other_type_hint(path: ValuePath, root: SchemaNode) -> str | None:
-    """Return a hint if the field at `path` belongs to another `type` than the chosen one, such as
-    another distribution; None if no type has the field."""
-    holder: SchemaNode | None = root
-    for part in path[:-1]:
-        holder = holder.child(part) if holder is not None else None
-    if holder is None or holder.kind != "choice":
-        return None
-    others = [f"`type: {kind}`" for kind in _types_with(path[-1], holder)]
-    return f"remove it: it belongs to {', '.join(others)}" if others else None
-
-
 def _snake_case(name: str) -> str:
     return name.casefold().replace("-", "_")
 
 
-def _home(name: str, parent: SchemaNode, root: SchemaNode) -> str | None:
+def home_of(name: str, parent: SchemaNode, root: SchemaNode) -> str | None:
     """Return the path of the first field called `name` that is found one level below `parent`, at
     the top level of the job, or one level below the top; None if there is none."""
     for path in (*_paths(parent), *root.field_names(), *_paths(root)):

@@ -71,8 +71,9 @@ def override(
             earlier = touched.get(place, origin)
             if earlier != origin:
                 message = f"`{origin}` undoes `{earlier}`"
-                hint = "remove one of the two"
-                problems.append(Problem(path, message, hint, file=origin, code="CT069"))
+                problems.append(
+                    Problem(path, message, "remove one of the two", file=origin, code="CT069")
+                )
                 break
         for inner, value in positions.texts.items():
             inner_path = (*path, *inner)
@@ -91,8 +92,9 @@ def _for_script(problem: Problem, text: str, model: type[BaseModel]) -> Problem:
         return problem
     if not re.fullmatch(r"[\w-]+=[\w.+-]{1,40}", text):
         return problem
-    hint = f"for an option of your script, write `--set hyperparameters.{text}`"
-    return replace(problem, hint=hint)
+    return replace(
+        problem, hint=f"for an option of your script, write `--set hyperparameters.{text}`"
+    )
 
 
 _FIELD = r"`(?P<field>(?P<name>[a-z_]+): [^`]+)`(?: under `(?P<above>[\w.]+)`)?"
@@ -148,8 +150,9 @@ def _split(text: str) -> tuple[list[str], str]:
         if match is None or part is None:
             break
         if len(parts) == MAX_DEPTH:
-            message = f"`{shortened(text)}` has too many levels"
-            raise _Refused(message, "use fewer levels: a job has about five")
+            raise _Refused(
+                f"`{shortened(text)}` has too many levels", "use fewer levels: a job has about five"
+            )
         parts.append(part)
         offset = match.end()
         sign = text[offset : offset + 1]
@@ -245,8 +248,9 @@ def _step(
 
 def _holds_one_value(path: ValuePath) -> _Refused:
     """Return the error for an override of something below a single value."""
-    message = f"`{dotted(path)}` holds one value, so nothing can be set below it"
-    return _Refused(message, _SYNTAX, path)
+    return _Refused(
+        f"`{dotted(path)}` holds one value, so nothing can be set below it", _SYNTAX, path
+    )
 
 
 def _index(text: str, length: int, path: ValuePath) -> int:

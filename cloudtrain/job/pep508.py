@@ -77,7 +77,7 @@ def requirement_in(text: str) -> Requirement:
         raise ValueError("a name ends with a letter or a digit")  # `packaging` takes the line
     extras = frozenset(map(normal, parsed.extras))
     marker = str(parsed.marker or "")
-    check_marker(marker)
+    applies(marker, {})  # for its errors
     return Requirement(parsed.name, parsed.specifier, extras, parsed.url or "", marker, text=text)
 
 
@@ -141,8 +141,3 @@ def applies(marker: str, values: Values) -> bool:
         return Marker(marker).evaluate({**_UNKNOWN, **values})
     except (ValueError, UndefinedComparison, UndefinedEnvironmentName):
         raise ValueError(f"`{marker}` is not an environment marker") from None
-
-
-def check_marker(marker: str) -> None:
-    """Raise ValueError if a text is not an environment marker."""
-    applies(marker, {})

@@ -19,7 +19,7 @@ from cloudtrain.errors import JobError, Problem
 from cloudtrain.job.pep508 import (
     NAME,
     Requirement,
-    check_marker,
+    applies,
     normal,
     requirement_in,
     versions_in,
@@ -157,8 +157,11 @@ class PipFile:
                 self._add_line(line, place, (*above, file), is_constraint)
             except ValueError as error:
                 reason = f"is not a requirement: `{shown(line)}`: {shown(str(error))}"
-                hint = "write one package a line, such as `numpy>=1.26`, or remove the line"
-                self._problem(place, reason, hint)
+                self._problem(
+                    place,
+                    reason,
+                    "write one package a line, such as `numpy>=1.26`, or remove the line",
+                )
 
     def _add_line(self, text: str, place: str, above: tuple[str, ...], is_constraint: bool) -> None:
         if len(text) > _LONGEST:
@@ -200,12 +203,13 @@ class PipFile:
     def _include(self, file: str, place: str, above: tuple[str, ...], is_constraint: bool) -> None:
         text = self._read(file)
         if file in above:
-            reason = f"includes `{file}`, which includes it again"
-            self._problem(place, reason, "remove the line")
+            self._problem(place, f"includes `{file}`, which includes it again", "remove the line")
         elif text is None:
-            reason = f"includes `{file}`, and there is no such file in the bundle"
-            hint = "correct the path, or check that the bundle does not leave the file out"
-            self._problem(place, reason, hint)
+            self._problem(
+                place,
+                f"includes `{file}`, and there is no such file in the bundle",
+                "correct the path, or check that the bundle does not leave the file out",
+            )
         else:
             self._waiting.append((file, text, above, is_constraint))
 
@@ -217,8 +221,11 @@ def read_pip(
     extras or groups."""
     for field, names in (("extras", extras), ("groups", groups)):
         if names:
-            hint = f"remove `{field}`, or name `pyproject.toml` as the requirements"
-            raise unread(f"a requirements file of pip has no {field}", hint, field)
+            raise unread(
+                f"a requirements file of pip has no {field}",
+                f"remove `{field}`, or name `pyproject.toml` as the requirements",
+                field,
+            )
     found = PipFile(file, read)
     if found.problems:
         raise JobError(found.problems)
@@ -304,7 +311,7 @@ def _package_of(text: str) -> Requirement:
             _of_address(wanted.url)  # for its errors
         return wanted
 
-    check_marker(marker)
+    applies(marker, {})  # for its errors
     return line._replace(marker=marker)
 
 

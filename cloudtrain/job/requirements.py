@@ -215,8 +215,10 @@ def form_of(file: str, text: str) -> str:
     name = posixpath.basename(file)
     if name.endswith(".py") and name != "setup.py":
         if block_of(file, text) is None:
-            hint = f"add a block `# /// script` with `dependencies`, or {_PLAIN_LIST}"
-            raise unread(f"`{file}` has no block with its dependencies (PEP 723)", hint)
+            raise unread(
+                f"`{file}` has no block with its dependencies (PEP 723)",
+                f"add a block `# /// script` with `dependencies`, or {_PLAIN_LIST}",
+            )
         return "script"
 
     # a search for a plain text is fast, also in a lock of 2.6 million characters

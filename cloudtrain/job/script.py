@@ -79,11 +79,12 @@ def _root_of(script: Path, folder: Path) -> tuple[str, str, str]:
         file = script_file(str(script), lambda path: Path(root, path).is_file(), _SOURCES)
         if file is None:
             message = f"there is no module `{str(script)[3:]}` in this folder"
-            hint = (
-                "change to the folder of its package; for an installed module: `command: "
-                f"python {script}` in a job"
+            raise UsageError(
+                message,
+                hint="change to the folder of its package; for an installed module: `command: "
+                f"python {script}` in a job",
+                code="CT903",
             )
-            raise UsageError(message, hint=hint, code="CT903")
         return root, str(script), file
 
     place = os.path.realpath(script)

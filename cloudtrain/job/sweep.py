@@ -249,9 +249,11 @@ def _choice_or_range(value: object) -> object:
     """Convert a list such as `[32, 64]` to `{choice: [32, 64]}`. Return a mapping unchanged, and
     refuse a single value."""
     if isinstance(value, str | int | float):
-        message = f"a range is a list or a mapping, not {describe_value(value)}"
-        hint = "list the values, `[1, 2]`, or write the one value into the job"
-        raise wrong(message, hint, code="CT060")
+        raise wrong(
+            f"a range is a list or a mapping, not {describe_value(value)}",
+            "list the values, `[1, 2]`, or write the one value into the job",
+            code="CT060",
+        )
     return {"choice": value} if isinstance(value, list | tuple) else value
 
 

@@ -111,16 +111,6 @@ class InstancePreference(Model):
         alone = self.instance_count is None and self.training_plan is None
         return self.instance_type if alone else as_mapping(self)
 
-    if TYPE_CHECKING:
-
-        def __init__(
-            self,
-            *,
-            instance_type: str,
-            instance_count: int | None = None,
-            training_plan: str | None = None,
-        ) -> None: ...
-
 
 Preferred = Annotated[
     InstancePreference,
