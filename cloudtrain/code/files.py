@@ -90,9 +90,6 @@ def escape_path(path: str) -> str:
 _MOST_HOPS = 40
 """Maximum length of a chain of links, as in Linux. A longer chain is a loop."""
 
-Place = tuple[str, ...]
-"""The names in a path below the root; empty for the root itself."""
-
 
 class BrokenLink(Exception):
     """A link that a bundle cannot contain. The message completes a sentence about the link, such as
@@ -100,22 +97,23 @@ class BrokenLink(Exception):
 
 
 class Links:
-    """Follows links in a tree of known paths, as the kernel will do after unpacking."""
+    """Follows links in a tree of known paths, as the kernel will do after unpacking. All paths are
+    relative to the root, which is the empty path."""
 
     def __init__(
         self, roots: Collection[str], files: Collection[str], links: Mapping[str, str]
     ) -> None:
         """Store the tree. `roots` are the absolute paths of the root folder, with and without
-        links. `files` and the keys of `links` are relative to the root."""
+        links."""
         self._roots = sorted(roots, key=len, reverse=True)
-        self._files = {_place(path) for path in files}
-        self._links = {_place(path): target for path, target in links.items()}
-        self._folders: set[Place] = {()}
-        for place in (*self._files, *self._links):
-            parent = place[:-1]
+        self._files = set(files)
+        self._links = links
+        self._folders = {""}
+        for path in (*files, *links):
+            parent = posixpath.dirname(path)
             while parent not in self._folders:
                 self._folders.add(parent)
-                parent = parent[:-1]
+                parent = posixpath.dirname(parent)
 
     def canonical(self, path: str) -> str:
         """Return the target of the link at `path`, relative to the folder of the link, with `..`
@@ -126,9 +124,8 @@ class Links:
                 nothing in the bundle. A link to a folder that contains it is a loop, too, for
                 programs that follow links to folders.
         """
-        place = _place(path)
-        folder = place[:-1]
-        start, parts = self._split(folder, self._links[place])
+        folder = posixpath.dirname(path)
+        start, parts = self._split(folder, self._links[path])
 
         # The target itself may be a link, which keeps its name: only its folder is resolved.
         last: list[str] = []
@@ -137,17 +134,16 @@ class Links:
 
         parent = self._follow(start, parts, iter(range(_MOST_HOPS)))
         end = self._follow(parent, last, iter(range(_MOST_HOPS)))
-        if end == place[: len(end)]:
+        if not end or f"{path}/".startswith(f"{end}/"):
             raise BrokenLink("is a folder that contains the link")
-        target = "/".join((*parent, *last))
-        return os.path.relpath(f"/{target}", "/" + "/".join(folder))
+        return os.path.relpath(posixpath.join("/", parent, *last), f"/{folder}")
 
-    def _split(self, folder: Place, target: str) -> tuple[Place, list[str]]:
+    def _split(self, folder: str, target: str) -> tuple[str, list[str]]:
         """Split the target of a link in `folder` into a base folder and the names to follow from
         it. The base is `folder`, or the root for an absolute target."""
         if target.startswith("/"):
             target = self._below_root(target)
-            folder = ()
+            folder = ""
         if target.endswith("/"):
             target += "."  # only a folder has an item of this name
         return folder, [part for part in target.split("/") if part]
@@ -160,7 +156,7 @@ class Links:
                 return target.removeprefix(root)
         raise BrokenLink("is outside `source_dir`")
 
-    def _follow(self, place: Place, parts: list[str], hops: Iterator[int]) -> Place:
+    def _follow(self, place: str, parts: list[str], hops: Iterator[int]) -> str:
         """Follow `parts` from the real path `place`, and return the real path that they lead to.
         Each link takes one item from `hops`; if no item is left, the link is in a loop."""
         for part in parts:
@@ -171,11 +167,11 @@ class Links:
             if part == "..":
                 if not place:
                     raise BrokenLink("is outside `source_dir`")
-                place = place[:-1]
+                place = posixpath.dirname(place)
                 continue
 
             folder = place
-            place = (*folder, part)
+            place = posixpath.join(folder, part)
             if place in self._links:
                 if next(hops, None) is None:
                     raise BrokenLink("leads back to itself")
@@ -186,13 +182,8 @@ class Links:
         return place
 
 
-def _nothing_at(place: Place) -> BrokenLink:
-    path = "/".join(place)
-    return BrokenLink(f"is not in the bundle: `{path}` is ignored, an empty folder or missing")
-
-
-def _place(path: str) -> Place:
-    return tuple(path.split("/"))
+def _nothing_at(place: str) -> BrokenLink:
+    return BrokenLink(f"is not in the bundle: `{place}` is ignored, an empty folder or missing")
 
 
 # Files from outside the source folder, listed in `.cloudtraininclude` at the folder's root.
@@ -233,7 +224,8 @@ def includes(root: str, own: Iterable[str]) -> tuple[dict[str, Included], list[P
         if not os.path.lexists(f"{root}/{INCLUDE_FILE}"):  # removed since the folder was listed
             raise
         message = f"`{INCLUDE_FILE}` cannot be read: {error.strerror}"
-        return {}, [_problem(message, "make it a plain file that you may read, or remove it")]
+        hint = "make it a plain file that you may read, or remove it"
+        return {}, [Problem(("source_dir",), message, hint, code="CT055")]
 
     items: dict[str, Included] = {}
     problems = []
@@ -268,8 +260,6 @@ def includes(root: str, own: Iterable[str]) -> tuple[dict[str, Included], list[P
     return items, problems
 
 
-def _problem(message: str, hint: str, line: int | None = None) -> Problem:
-    """Return a problem with a line of the include file; without `line`, with the whole file."""
-    if line is None:
-        return Problem(("source_dir",), message, hint, code="CT055")
+def _problem(message: str, hint: str, line: int) -> Problem:
+    """Return a problem with a line of the include file."""
     return Problem(("source_dir",), message, hint, INCLUDE_FILE, line, 1, code="CT055")

@@ -247,21 +247,20 @@ def _metadata(project: JsonMapping, version: str, folders: Mapping[str, str]) ->
     fields = ["Metadata-Version: 2.1", f"Name: {project['name']}", f"Version: {version}"]
     if "requires-python" in project:
         fields.append(f"Requires-Python: {project['requires-python']}")
-    for text in project.get("dependencies", ()):
-        requirement = Requirement(text)
-        # an installer may take a stranger for a virtual package
-        if folders.get(normal(requirement.name)) != "":
-            fields.append(f"Requires-Dist: {requirement}")
-
-    for extra, texts in project.get("optional-dependencies", {}).items():
-        fields.append(f"Provides-Extra: {normal(extra)}")
+    wanted = {"": project.get("dependencies", ()), **project.get("optional-dependencies", {})}
+    for extra, texts in wanted.items():
+        if extra:
+            fields.append(f"Provides-Extra: {normal(extra)}")
         for text in texts:
             requirement = Requirement(text)
-            asked = f"extra == '{normal(extra)}'"
-            if requirement.marker:
-                asked = f"({requirement.marker}) and {asked}"
-            requirement.marker = Marker(asked)
-            fields.append(f"Requires-Dist: {requirement}")
+            if extra:
+                asked = f"extra == '{normal(extra)}'"
+                if requirement.marker:
+                    asked = f"({requirement.marker}) and {asked}"
+                requirement.marker = Marker(asked)
+            # an installer may take a stranger for a virtual package
+            if extra or folders.get(normal(requirement.name)) != "":
+                fields.append(f"Requires-Dist: {requirement}")
 
     groups = {
         "console_scripts": project.get("scripts", {}),

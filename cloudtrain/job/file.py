@@ -257,12 +257,11 @@ def _load(path: Path, overrides: Sequence[str], read_job: ReadJob) -> JobFile:
     format = format_of(path)
     file = parse(_read(path), format=format, file=str(path), overrides=overrides, read_job=read_job)
     folder = path.absolute().parent
-    if file.sweep is None:
-        return file._replace(job=anchored(file.job, folder).from_folder(folder))
-
-    job: AnyJob = file.sweep.job
+    job = file.job
     if file.inner is None:
         job = anchored(job, folder)
+    if file.sweep is None:
+        return file._replace(job=job.from_folder(folder))
     sweep = file.sweep.model_copy(update={"job": job})
     return file._replace(job=job, sweep=sweep.from_folder(folder))
 

@@ -256,12 +256,9 @@ def _holds_one_value(path: ValuePath) -> _Refused:
 def _index(text: str, length: int, path: ValuePath) -> int:
     """Return the index that `text` names in a list of `length` entries, or of the next entry."""
     where = dotted(path)
-    if not (text.isascii() and text.isdecimal()):
-        message = f"`{where}` is a list, and `{shortened(text)}` is not an index"
-        raise _Refused(message, f"write `{where}[0]`", path)
-    if len(text) > _MAX_DIGITS or int(text) > length:
-        wrong = shortened(text)
-        message = f"`{where}` has {length} entries, so there is no `[{wrong}]`"
+    is_number = text.isascii() and text.isdecimal()
+    if not is_number or len(text) > _MAX_DIGITS or int(text) > length:
+        message = f"`{where}` has {length} entries, so there is no `[{shortened(text)}]`"
         raise _Refused(message, f"the next one is `{where}[{length}]`", path)
     return int(text)
 

@@ -449,8 +449,8 @@ def one_thing_to_run(job: Mapping[str, object], *, modules: bool = False) -> Ite
     if name.startswith("-") and not is_module:
         message = f"Python and the launchers would read the script's name `{script}` as an option"
         hint = "rename the file, so that its name does not begin with a dash"
-        if modules and name.startswith("-m"):
-            hint = "for a module, write for example `-m package.train`"
+        if modules:
+            hint += "; for a module, write for example `-m package.train`"
         yield Problem(path, message, hint, code="CT016")
 
     if script is not None and command is not None:
