@@ -12,7 +12,7 @@ from pydantic import BaseModel, BeforeValidator, Field
 from cloudtrain.errors import Problem, ValuePath, did_you_mean
 from cloudtrain.job.model import TargetValues, all_at_once, per_target
 from cloudtrain.job.nodes import KeyProblem
-from cloudtrain.job.problems import mapping_or_empty
+from cloudtrain.job.problems import RawFields, mapping_or_empty
 from cloudtrain.system.plugins import all_targets, target_names
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class _Places(TargetValues):
         def __getattr__(self, target: str) -> str | None: ...
 
 
-def _input_rules(data: Mapping[str, object]) -> Iterator[Problem]:
+def _input_rules(data: RawFields) -> Iterator[Problem]:
     """Yield a problem for an input with a value and locations, or with neither."""
     given = [name for name in target_names() if data.get(name) is not None]
     if data.get("value") is not None:
@@ -189,9 +189,7 @@ IMPLICIT = ("outputs.model", "checkpoint")
 """References that are valid in a training job without a declaration."""
 
 
-def reference_problems(
-    job: Mapping[str, object], implicit: Sequence[str] = IMPLICIT
-) -> list[Problem]:
+def reference_problems(job: RawFields, implicit: Sequence[str] = IMPLICIT) -> list[Problem]:
     """Return a problem for each wrong reference of a job, such as a reference to an item that does
     not exist.
 

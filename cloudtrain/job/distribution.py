@@ -13,7 +13,7 @@ from cloudtrain.documents.document import load_table
 from cloudtrain.errors import Problem, ValidNames, did_you_mean
 from cloudtrain.job.model import Count, Model, all_at_once
 from cloudtrain.job.nodes import KeyProblem
-from cloudtrain.job.problems import mapping_or_empty
+from cloudtrain.job.problems import RawFields, mapping_or_empty
 
 if TYPE_CHECKING:
     from cloudtrain.job.model import Json
@@ -61,7 +61,7 @@ def smp_parameters(version: int) -> frozenset[str]:
     return frozenset(table[str(version)].split())
 
 
-def _smp_rules(smp: Mapping[str, object]) -> Iterator[Problem]:
+def _smp_rules(smp: RawFields) -> Iterator[Problem]:
     """Yield a problem for each parameter or option that the version does not have."""
     version = smp.get("version")
     if isinstance(version, bool):  # Python treats True as equal to 1
@@ -147,7 +147,7 @@ class Horovod(_Processes):
     """Extra options for the mpirun line, as one string."""
 
 
-def _tensorflow_rules(tensorflow: Mapping[str, object]) -> Iterator[Problem]:
+def _tensorflow_rules(tensorflow: RawFields) -> Iterator[Problem]:
     strategy = tensorflow.get("strategy", "multi_worker_mirrored")
     if tensorflow.get("parameter_servers") is not None and strategy == "multi_worker_mirrored":
         message = "`parameter_servers` has no effect with `strategy: multi_worker_mirrored`"

@@ -20,8 +20,9 @@ from cloudtrain.job.training import PerTarget, TrainingJob
 
 _PART = re.compile(
     r"""\s*(?:"(?P<double>(?:[^"\\]|\\.)*)"|"""
-    r"""'(?P<single>[^']*)'|\[(?P<index>[0-9]+)\]|(?P<bare>[^.\[\]="']+))"""
+    r"""'(?P<single>[^']*)'|\[(?P<index>[0-9]+)\]|(?P<bare>[^.\[\]="']+))(?P<sign>=|\.|(?=\[))"""
 )
+"""A part of a path, with the sign behind it."""
 _SYNTAX = "write `--set resources.instance_count=4`"
 _MAX_DIGITS = 9
 """Maximum number of digits of an index, because Python limits the numbers that it reads."""
@@ -144,30 +145,23 @@ def _split(text: str) -> tuple[list[str], str]:
     value."""
     parts: list[str] = []
     offset = 0
-    while True:
+    sign = ""
+    while sign != "=":
         match = _PART.match(text, offset)
-        part = _part(match) if match is not None else ""
+        part = None if match is None else _part(match)
         if match is None or part is None:
-            break
+            field, equals, _ = text.partition("=")
+            if not equals:
+                raise _Refused(f"`{shortened(text)}` has no `=` after the field", _SYNTAX)
+            hint = f'{_SYNTAX}; quote a key with dots: `hyperparameters."a.b"=1`'
+            raise _Refused(f"`{shortened(field)}` is not the path of a field", hint)
         if len(parts) == MAX_DEPTH:
-            raise _Refused(
-                f"`{shortened(text)}` has too many levels", "use fewer levels: a job has about five"
-            )
+            message = f"`{shortened(text)}` has too many levels"
+            raise _Refused(message, "use fewer levels: a job has about five")
         parts.append(part)
         offset = match.end()
-        sign = text[offset : offset + 1]
-        if sign == "=":
-            return parts, text[offset + 1 :]
-        if sign == ".":
-            offset += 1
-        elif sign != "[":
-            break
-
-    field, equals, _ = text.partition("=")
-    if not equals:
-        raise _Refused(f"`{shortened(text)}` has no `=` after the field", _SYNTAX)
-    hint = f'{_SYNTAX}; quote a key with dots: `hyperparameters."a.b"=1`'
-    raise _Refused(f"`{shortened(field)}` is not the path of a field", hint)
+        sign = match["sign"]
+    return parts, text[offset:]
 
 
 def _part(match: re.Match[str]) -> str | None:

@@ -18,9 +18,11 @@ from cloudtrain.documents.document import load_table
 from cloudtrain.errors import Problem
 from cloudtrain.job.nodes import KeyProblem, MissingProblem, Source, plain_path
 
-Rules = Callable[[Mapping[str, Any]], Iterable[Problem]]
-"""Checks the raw fields of a model, any of which may be wrong or missing, and yields problems with
-relative paths."""
+RawFields = Mapping[str, object]
+"""The fields of a model as written, any of which may be wrong or missing."""
+
+Rules = Callable[[RawFields], Iterable[Problem]]
+"""Checks raw fields, and yields problems with relative paths."""
 
 
 class ProblemsFound(ValueError):

@@ -17,7 +17,7 @@ from cloudtrain.errors import Problem
 from cloudtrain.job.data import FilledPath, Input, Output, PathText, Text, reference_problems
 from cloudtrain.job.model import OVERRIDES, Duration, FromFile, Model, all_at_once, per_target
 from cloudtrain.job.nodes import JOB_NAME, describe_value
-from cloudtrain.job.problems import raw_value
+from cloudtrain.job.problems import RawFields, raw_value
 from cloudtrain.job.training import (
     Environment,
     Name,
@@ -44,7 +44,7 @@ ONLY_TRAINING = {
 """Fields of an input that CreateProcessingJob does not support, and their defaults."""
 
 
-def _input_rules(data: Mapping[str, object]) -> Iterator[Problem]:
+def _input_rules(data: RawFields) -> Iterator[Problem]:
     """Yield a problem for each field that only an input of a training job can have."""
     for name, default in ONLY_TRAINING.items():
         value = data.get(name, default)
@@ -58,7 +58,7 @@ def _input_rules(data: Mapping[str, object]) -> Iterator[Problem]:
     yield from _place_rules(data)
 
 
-def _place_rules(data: Mapping[str, object]) -> Iterator[Problem]:
+def _place_rules(data: RawFields) -> Iterator[Problem]:
     """Yield a problem for a path in the container that SageMaker would refuse."""
     path = data.get("path")
     if isinstance(path, str) and not path.startswith("/opt/ml/processing/"):
@@ -126,7 +126,7 @@ class ProcessingOutput(Output):
         ) -> None: ...
 
 
-def _job_rules(job: Mapping[str, object]) -> Iterator[Problem]:
+def _job_rules(job: RawFields) -> Iterator[Problem]:
     yield from one_thing_to_run(job)
     yield from reference_problems(job, implicit=())
     for name in ("instance_groups", "distribution_groups"):

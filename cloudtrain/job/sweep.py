@@ -12,14 +12,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from math import exp, floor, isfinite, log, prod
 from sys import float_info
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_args
 
 from pydantic import BeforeValidator, Field, FiniteFloat, JsonValue, model_validator
 
 from cloudtrain.errors import Problem, quoted
 from cloudtrain.job.model import Duration, FromFile, Model, all_at_once, value_text
 from cloudtrain.job.nodes import JOB_NAME, MAX_JOB_NAME, describe_value
-from cloudtrain.job.problems import Rules, raw_value, wrong
+from cloudtrain.job.problems import RawFields, Rules, raw_value, wrong
 from cloudtrain.job.training import TrainingJob, unsendable
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ _WholeBounds = tuple[_Whole, _Whole]  # the field `int` below shadows the type
 _HINT = "write a list of values, `{log: [1e-4, 1e-1]}`, `{uniform: [0, 1]}` or `{int: [1, 8]}`"
 
 
-def _range_rules(data: Mapping[str, object]) -> Iterator[Problem]:
+def _range_rules(data: RawFields) -> Iterator[Problem]:
     """Yield the problems of a range: its kind, then its other fields, then its values."""
     kinds = [kind for kind in KINDS if data.get(kind) is not None]
     if not kinds and not data.keys() <= {*KINDS, "step", "scale"}:
@@ -204,11 +204,10 @@ class Range(Model):
         ) -> None: ...
 
 
-class Space:
+class Space(NamedTuple):
     """The ranges of all hyperparameters, sorted by name."""
 
-    def __init__(self, ranges: Mapping[str, Range]) -> None:
-        self.ranges: dict[str, Range] = dict(sorted(ranges.items()))
+    ranges: Mapping[str, Range]
 
     @property
     def grid_size(self) -> int:
@@ -226,7 +225,7 @@ class Space:
         """Return the combination at `index` in the grid, counted from 0. The last hyperparameter
         changes fastest."""
         point: dict[str, JsonValue] = {}
-        for name, item in reversed(self.ranges.items()):
+        for name, item in reversed([*self.ranges.items()]):
             values = item.values
             assert values is not None, "a grid has no continuous range"
             index, place = divmod(index, len(values))
@@ -263,7 +262,7 @@ SearchRange = Annotated[Range, BeforeValidator(_choice_or_range)]
 def _exactly_one(names: Collection[str], message: str, hint: str) -> Rules:
     """Return rules that yield a problem unless exactly one of the fields is set."""
 
-    def rules(data: Mapping[str, object]) -> Iterator[Problem]:
+    def rules(data: RawFields) -> Iterator[Problem]:
         given = [name for name in names if data.get(name) is not None]
         # an unknown field is reported already
         if len(given) != 1 and data.keys() <= {*names}:
@@ -352,7 +351,7 @@ class StopEarly(Model):
         ) -> None: ...
 
 
-def _hyperband_rules(data: Mapping[str, object]) -> Iterator[Problem]:
+def _hyperband_rules(data: RawFields) -> Iterator[Problem]:
     least = data.get("min", 1)
     most = data.get("max")
     if isinstance(least, int) and isinstance(most, int) and least >= most:
@@ -370,7 +369,7 @@ class Hyperband(Model):
     _rules = all_at_once(_hyperband_rules)
 
 
-def _sweep_rules(sweep: Mapping[str, object]) -> Iterator[Problem]:
+def _sweep_rules(sweep: RawFields) -> Iterator[Problem]:
     """Yield the problems between the fields of a sweep."""
     search = sweep.get("search")
     strategy = sweep.get("strategy", "random")
@@ -393,7 +392,7 @@ def _sweep_rules(sweep: Mapping[str, object]) -> Iterator[Problem]:
             yield Problem(("job", "command"), message, hint, code="CT018")
 
 
-def _strategy_rules(sweep: Mapping[str, object], strategy: object) -> Iterator[Problem]:
+def _strategy_rules(sweep: RawFields, strategy: object) -> Iterator[Problem]:
     """Yield a problem for each field that the strategy needs and lacks, or that contradicts it."""
     objective = sweep.get("objective")
     stop_early = sweep.get("stop_early")
@@ -427,7 +426,7 @@ def _strategy_rules(sweep: Mapping[str, object], strategy: object) -> Iterator[P
         yield Problem(("hyperband",), message, hint, code="CT018")
 
 
-def _not_in_a_grid(search: Mapping[str, object]) -> Iterator[Problem]:
+def _not_in_a_grid(search: RawFields) -> Iterator[Problem]:
     """Yield a problem for each continuous range."""
     for name, item in search.items():
         for kind in ("log", "uniform"):
@@ -492,7 +491,7 @@ class Sweep(FromFile):
     @property
     def space(self) -> Space:
         """The ranges, in the order of their names."""
-        return Space(self.search)
+        return Space(dict(sorted(self.search.items())))
 
     @property
     def trial_count(self) -> int:

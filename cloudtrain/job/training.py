@@ -51,7 +51,7 @@ from cloudtrain.job.nodes import (
     KeyProblem,
     MissingProblem,
 )
-from cloudtrain.job.problems import mapping_or_empty, raw_value
+from cloudtrain.job.problems import RawFields, mapping_or_empty, raw_value
 from cloudtrain.system.plugins import target_names
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ MetricPatterns = Annotated[
 """Regular expressions by the names of metrics. `none` is an empty mapping that is set."""
 
 
-def _resource_rules(resources: Mapping[str, object]) -> Iterator[Problem]:
+def _resource_rules(resources: RawFields) -> Iterator[Problem]:
     """Yield a problem for each field that names the machines again, or too many of them."""
     machines = ("instance_type", "gpu", "instance_preferences")
     names = [name for name in machines if resources.get(name)]
@@ -229,7 +229,7 @@ AssetWord = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,254}$")]
 _REFERENCE = r"[a-z]+:\S.*"
 
 
-def _environment_rules(environment: Mapping[str, object]) -> Iterator[Problem]:
+def _environment_rules(environment: RawFields) -> Iterator[Problem]:
     """Yield a problem for each secret whose value is not a location. No message repeats the value,
     which may be the secret itself."""
     variables = mapping_or_empty(environment.get("variables"))
@@ -421,14 +421,14 @@ class Capacity(Model):
         ) -> None: ...
 
 
-def _job_rules(job: Mapping[str, object]) -> Iterator[Problem]:
+def _job_rules(job: RawFields) -> Iterator[Problem]:
     yield from one_thing_to_run(job, modules=True)
     yield from reference_problems(job)
     yield from same_names(job, outputs=("model",))
     yield from unsendable(job)
 
 
-def one_thing_to_run(job: Mapping[str, object], *, modules: bool = False) -> Iterator[Problem]:
+def one_thing_to_run(job: RawFields, *, modules: bool = False) -> Iterator[Problem]:
     """Yield the problems of a job that names no program to run (script, command or image), or both
     a script and a command, or a script that Python, bash or torchrun would read as an option."""
     script = job.get("entry_point")
@@ -464,7 +464,7 @@ def one_thing_to_run(job: Mapping[str, object], *, modules: bool = False) -> Ite
         yield Problem(("arguments",), "only an `entry_point` gets `arguments`", hint, code="CT018")
 
 
-def same_names(job: Mapping[str, object], *, outputs: Sequence[str] = ()) -> Iterator[Problem]:
+def same_names(job: RawFields, *, outputs: Sequence[str] = ()) -> Iterator[Problem]:
     """Yield a problem for inputs or outputs whose names differ only in case, because an environment
     variable such as `CLOUDTRAIN_INPUT_TRAIN` would be ambiguous.
 
