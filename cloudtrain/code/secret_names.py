@@ -65,19 +65,13 @@ def credentials_in(paths: Iterable[str]) -> dict[str, str]:
     folders in the paths. Ordinary files are left out."""
     found = {}
     for path in paths:
-        what = _credentials(path)
-        if what is not None:
-            found[path] = what
+        parts = path.split("/")
+        for length in range(len(parts), 0, -1):
+            match = secret_name("/".join(parts[max(length - 2, 0) : length]))
+            if match:  # of the file's own name, or of the nearest folder with a telling name
+                found[path] = match[0]
+                break
+        else:
+            if _SUSPECT.fullmatch(parts[-1]):
+                found[path] = "credentials"
     return found
-
-
-def _credentials(path: str) -> str | None:
-    """Return what the file holds, by its own name, or else by the nearest folder with a telling
-    name."""
-    parts = path.split("/")
-    for length in range(len(parts), 0, -1):
-        last_two = parts[max(length - 2, 0) : length]
-        match = secret_name("/".join(last_two))
-        if match:
-            return match[0]
-    return "credentials" if _SUSPECT.fullmatch(parts[-1]) else None

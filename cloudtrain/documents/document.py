@@ -63,16 +63,12 @@ class Positions(NamedTuple):
     def of(self, path: ValuePath, *, key: bool = False) -> Place | None:
         """Return the position of the value at a path, or with `key` the position of its key. For a
         missing value, return the position of its nearest parent; None if that is unknown too."""
-        if key and path in self.keys:
-            return self.keys[path]
-        if path in self.values:
-            return self.values[path]
-        while path:
+        place = self.keys.get(path) if key else None
+        place = place or self.values.get(path)
+        while place is None and path:
             path = path[:-1]
-            parent = self.keys.get(path) or self.values.get(path)
-            if parent is not None:
-                return parent
-        return None
+            place = self.keys.get(path) or self.values.get(path)
+        return place
 
 
 class Content(NamedTuple):

@@ -22,18 +22,12 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from cloudtrain.job.data import Checkpoint, Input, Output
 from cloudtrain.job.distribution import smp_parameters
 from cloudtrain.job.file import model_of_kind
 from cloudtrain.job.model import OVERRIDES, is_widened
 from cloudtrain.job.nodes import node_of_field
-from cloudtrain.job.processing import (
-    ONLY_TRAINING,
-    ProcessingInput,
-    ProcessingJob,
-    ProcessingOutput,
-)
-from cloudtrain.job.training import Environment, TrainingJob
+from cloudtrain.job.processing import ONLY_TRAINING
+from cloudtrain.job.training import Environment, PerTarget
 from cloudtrain.system.plugins import all_targets, target_names
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -130,7 +124,7 @@ def _describe(schema: Schema, model: type[BaseModel]) -> None:
 
 def _target_texts(model: type[BaseModel]) -> dict[str, str]:
     """Return the description of each field that belongs to a target."""
-    if model not in _OF_TARGETS:
+    if model is PerTarget:
         return {}
     texts: dict[str, str] = {}
     for target in all_targets():
@@ -140,19 +134,6 @@ def _target_texts(model: type[BaseModel]) -> dict[str, str]:
             texts[target.name] = facts.environment_help
         texts[target.name + OVERRIDES] = facts.overrides_help
     return texts
-
-
-_OF_TARGETS = {
-    Environment,
-    Input,
-    Output,
-    Checkpoint,
-    ProcessingInput,
-    ProcessingOutput,
-    TrainingJob,
-    ProcessingJob,
-}
-"""The models with a field for each target."""
 
 
 def _take_short_forms(schema: Schema, model: type[BaseModel]) -> None:
