@@ -11,8 +11,8 @@ from typing import Any, Optional
 import pytest
 
 import cloudtrain as ct
+from cloudtrain.job.explain import _MEANT, _place_hint
 from cloudtrain.job.nodes import node_of_model
-from cloudtrain.job.other_tools import _MEANT, place_hint
 from cloudtrain.system.plugins import all_targets
 from tests.hints import no_choice, no_field, one_of, suggested, wrong_type
 
@@ -213,7 +213,7 @@ def test_every_setting_of_a_target_is_known_as_one() -> None:
     shared = {"type", "prefix", "launch", "python", "instance_count", "processes_per_instance"}
     shared |= {"mlflow", "tensorboard"}  # of `tracking`
     root = node_of_model(ct.TrainingJob)
-    hints = {place_hint((name,), root, root) for name in settings - shared}
+    hints = {_place_hint((name,), root, root) for name in settings - shared}
     assert hints == {"put it in `cloudtrain.toml`: it is a setting of the target, not of a job"}
 
 
