@@ -93,18 +93,15 @@ def searched_sizes(paths: Sequence[str | None], sizes: Sequence[int]) -> list[in
         if suffix is not None and suffix not in _WRITTEN:
             totals[suffix] += size
 
-    samples: dict[str, int] = {}
+    left: dict[str | None, int] = {}
     if totals.total() > _MOST_DATA:
-        for suffix, total in totals.items():
-            if total > _SAMPLE:
-                samples[suffix] = max(_SAMPLE // counts[suffix], _SAMPLE_OF_FILE)
-
+        left.update({suffix: _SAMPLE for suffix, total in totals.items() if total > _SAMPLE})
     searched = []
-    left = dict.fromkeys(samples, _SAMPLE)
     for suffix in suffixes:
         size = 0 if suffix is None else LARGEST
-        if suffix in samples:
-            size = min(samples[suffix], left[suffix])
+        if suffix in left:
+            share = max(_SAMPLE // counts[suffix], _SAMPLE_OF_FILE)
+            size = min(share, left[suffix])
             left[suffix] -= size
         searched.append(size)
     return searched

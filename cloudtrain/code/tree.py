@@ -342,7 +342,7 @@ def scan(
     try:
         return read_until_settled(read)
     except Moved as moved:
-        raise _moved_error(moved.path) from None
+        raise _moved_error(str(moved)) from None
 
 
 def _top(path: str) -> str:

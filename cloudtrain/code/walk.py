@@ -39,15 +39,7 @@ files."""
 
 class Moved(Exception):
     """A path was removed or replaced after its folder was listed, so the folder has to be listed
-    again.
-
-    Attributes:
-        path: the path below the source folder; empty for the source folder itself.
-    """
-
-    def __init__(self, path: str) -> None:
-        super().__init__(path)
-        self.path = path
+    again. The text is the path below the source folder; empty for the source folder itself."""
 
 
 def read_until_settled(read: Callable[[], T]) -> T:

@@ -285,34 +285,27 @@ def read_json(text: str) -> Content:
         Unreadable: the text is not JSON. NaN and Infinity are not JSON.
     """
     lines = _Lines(text)
+
+    def refuse(name: str) -> NoReturn:
+        # the first one outside of strings
+        match = re.search(rf'(?:"(?:[^"\\]|\\.)*"|[^"])*?({name})', text)
+        place = lines.place(match.start(1)) if match else None
+        raise Unreadable(f"`{name}` is not JSON", f'write `"{name}"`, as text', place)
+
     try:
-        data = json.loads(text, parse_constant=_refuse)
+        data = json.loads(text, parse_constant=refuse)
     except json.JSONDecodeError as error:
         message = f"not valid JSON: {_lower_first(error.msg)}"
         hint = parser_hint("json", error.msg)
         if hint is None:
             hint = "correct the text at this position, or write the job as YAML"
         raise Unreadable(message, hint, lines.place(error.pos)) from None
-    except _Constant as error:
-        name = str(error)
-        # the first one outside of strings
-        match = re.search(rf'(?:"(?:[^"\\]|\\.)*"|[^"])*?({name})', text)
-        place = lines.place(match.start(1)) if match else None
-        raise Unreadable(f"`{name}` is not JSON", f'write `"{name}"`, as text', place) from None
     except ValueError:  # a whole number with more digits than Python reads
         raise _too_long_number(text, lines) from None
 
     scanner = _JsonScanner(text, lines, json.loads)
     scanner.value((), 0)
     return scanner.notes.document(data)
-
-
-class _Constant(Exception):
-    """The text contains NaN, Infinity or -Infinity."""
-
-
-def _refuse(name: str) -> NoReturn:
-    raise _Constant(name)
 
 
 class _JsonScanner(_Scanner):

@@ -299,8 +299,7 @@ class TargetValues(Model):
 
     def of(self, target: str) -> str | None:
         """Return the text for one target, or None if there is none."""
-        value = getattr(self, target, None)
-        assert value is None or isinstance(value, str)
+        value: str | None = getattr(self, target, None)
         return value
 
 

@@ -92,7 +92,7 @@ class Requirements(NamedTuple):
     @property
     def is_closed(self) -> bool:
         """Whether the list holds the dependencies of its packages too."""
-        return self.form in ("uv", "pylock") or all(package.hashes for package in self.packages)
+        return self.form in ("uv", "pylock") or self.is_hashed
 
     @property
     def is_hashed(self) -> bool:

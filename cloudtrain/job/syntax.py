@@ -59,6 +59,10 @@ _MOST_MODULES = 40
 Spot = tuple[str, int, str]
 """A file, a line in it, and what is there."""
 
+_Read = Callable[[str], "str | None"]
+"""Returns the text of the file at a path such as `src/train.py`, or None if there is none, and
+raises SyntaxError if Python cannot decode it."""
+
 _Calls = list[tuple[str, ast.Call]]
 """Calls with the files that they stand in."""
 
@@ -154,10 +158,9 @@ def all_of(kind: type[_Node], nodes: Iterable[ast.AST]) -> list[_Node]:
     return [node for node in nodes if isinstance(node, kind)]
 
 
-def read_syntax(script: str, read: Callable[[str], str | None]) -> ScriptSyntax:
-    """Read a script and the modules beside it that it imports. `read` returns the text of the file
-    at a path such as `src/train.py`, or None if there is none, and raises SyntaxError if Python
-    cannot decode it. Modules that cannot be parsed are unknown packages."""
+def read_syntax(script: str, read: _Read) -> ScriptSyntax:
+    """Read a script and the modules beside it that it imports. Modules that cannot be parsed are
+    unknown packages."""
     syntax = _read_program(script, read)
     nodes = Nodes(chain.from_iterable(syntax.nodes.values()))
     words: list[ast.AST] = []
@@ -234,7 +237,7 @@ def _owner_of(attribute: ast.Attribute) -> str:
     return value.id if isinstance(value, ast.Name) else ""
 
 
-def _read_program(script: str, read: Callable[[str], str | None]) -> ScriptSyntax:
+def _read_program(script: str, read: _Read) -> ScriptSyntax:
     """Read the script, the modules that it imports, the modules that they import, and so on."""
     syntax = ScriptSyntax()
 

@@ -456,12 +456,11 @@ def one_thing_to_run(job: RawFields, *, modules: bool = False) -> Iterator[Probl
     if script is not None and command is not None:
         message = "a job runs either an `entry_point` or a `command`, not both"
         yield Problem(("command",), message, "remove one of them", code="CT018")
-    if script is None and command is not None and job.get("hyperparameters"):
-        message = "only an `entry_point` gets `hyperparameters`, but this job runs a `command`"
-        yield Problem(("hyperparameters",), message, "write them into the command", code="CT018")
-    if script is None and job.get("arguments"):
-        hint = "add for example `entry_point: train.py`, or write them into the command"
-        yield Problem(("arguments",), "only an `entry_point` gets `arguments`", hint, code="CT018")
+    # an image without a command gets hyperparameters
+    for field, is_lost in (("hyperparameters", command is not None), ("arguments", True)):
+        if script is None and is_lost and job.get(field):
+            hint = "add for example `entry_point: train.py`, or write them into the command"
+            yield Problem((field,), f"only an `entry_point` gets `{field}`", hint, code="CT018")
 
 
 def same_names(job: RawFields, *, outputs: Sequence[str] = ()) -> Iterator[Problem]:
