@@ -42,13 +42,13 @@ class Wording(NamedTuple):
 
 
 def unknown_field(
-    path: ValuePath, parent: SchemaNode, root: type[BaseModel] | None, tag: object = None
+    path: ValuePath, parent: SchemaNode, root: type[BaseModel], tag: object = None
 ) -> Wording:
     """Return the text for a field that does not exist. `tag` is the value of `type` in the same
     mapping."""
     name = str(path[-1])
     names = parent.field_names(tag)
-    root_node = node_of_model(root) if root is not None else parent
+    root_node = node_of_model(root)
     near = did_you_mean(name, names)
     # A field that exists elsewhere is more likely meant than one of this place with a similar name.
     is_near = isinstance(near, NearName) and _home_of(name, parent, root_node) is None

@@ -138,7 +138,7 @@ def parse(
         def spelling(path: ValuePath) -> str | None:
             return (changes.texts if changes.origin(path) else texts).get(path)
 
-        for item in problems_of(error, model, Source((), model, spelling)):
+        for item in problems_of(error, model, Source(model, find_spelling=spelling)):
             # The separate file of a job has problems of its own.
             if item.path != ("job",) or not isinstance(data.get("job"), str):
                 problems.append(item)

@@ -108,7 +108,12 @@ def _node(annotation: Any, has_parser: bool = False) -> SchemaNode:
         return _node(arguments[0], has_parser or _has_parser(arguments[1:]))
     if origin in (Union, UnionType):
         options = [option for option in arguments if option is not type(None)]
-        return _union(options, has_parser)
+        if len(options) == 1:
+            return _node(options[0], has_parser)
+        if _is_model(options[0]):
+            models = {str(option.model_fields["type"].default): option for option in options}
+            return SchemaNode("choice", "a mapping with a `type`", models, options=tuple(models))
+        return SchemaNode("json", " or ".join(_node(option).words for option in options))
     if annotation is JsonValue:
         return JSON
     if origin is Literal:
@@ -126,18 +131,6 @@ def _node(annotation: Any, has_parser: bool = False) -> SchemaNode:
 
 def _is_model(annotation: object) -> bool:
     return isinstance(annotation, type) and issubclass(annotation, BaseModel)
-
-
-def _union(options: list[Any], has_parser: bool) -> SchemaNode:
-    """Return the node of a value that has one of several types, null apart."""
-    if len(options) == 1:
-        return _node(options[0], has_parser)
-    if any(map(_is_model, options)):
-        models = {str(option.model_fields["type"].default): option for option in options}
-        return SchemaNode("choice", "a mapping with a `type`", models, options=tuple(models))
-
-    words = [_node(option).words for option in options]
-    return SchemaNode("json", " or ".join(words))
 
 
 def plain_path(
@@ -241,11 +234,11 @@ class MissingProblem(Problem):
 
 
 class Source(NamedTuple):
-    """The origin of a model's data: its path under the root model, the root model, and a function
-    that returns the original spelling of a value."""
+    """The origin of a model's data: the root model, the path under it, and a function that returns
+    the original spelling of a value."""
 
+    root: type[BaseModel]
     under: ValuePath = ()
-    root: type[BaseModel] | None = None
     find_spelling: FindSpelling | None = None
 
 

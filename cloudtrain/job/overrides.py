@@ -229,8 +229,7 @@ def _step(
         return _index(part, len(holder), path), inner
     tag = holder.get("type") if isinstance(holder, Mapping) else None
     child = shape.child(part, tag)
-    is_model = shape.kind in ("model", "choice")
-    if child is None or (is_model and part not in shape.field_names(tag)):
+    if child is None:
         # costs start-up time, and most names are right
         from cloudtrain.job.explain import unknown_field
 

@@ -81,7 +81,7 @@ def problems_of(
     hints."""
     from cloudtrain.job.explain import explain  # costs start-up time, and most jobs are correct
 
-    source = source or Source(root=model)
+    source = source or Source(model)
     problems: list[Problem] = []
     for item in error.errors(include_url=False):
         if item["type"] == "too_short" and item["input"]:
