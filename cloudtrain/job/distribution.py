@@ -57,8 +57,7 @@ class SMDDP(_Processes):
 def smp_parameters(version: int) -> frozenset[str]:
     """Return the names of the parameters that a version of `smp` reads, from the table
     `smp_parameters.toml`."""
-    table = load_table(__file__, "smp_parameters.toml")
-    return frozenset(table[str(version)].split())
+    return frozenset(load_table(__file__, "smp_parameters.toml")[str(version)].split())
 
 
 def _smp_rules(smp: RawFields) -> Iterator[Problem]:

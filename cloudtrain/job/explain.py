@@ -111,13 +111,7 @@ def explain(
 
     text = _wordings().get(error_type)
     if text is not None:
-        facts = {
-            "name": name,
-            "value": describe_value(value),
-            "length": len(value) if isinstance(value, str) else 0,
-            "above": context.get("gt", 0) + 1,
-            **context,
-        }
+        facts = {"name": name, "value": describe_value(value), **context}
         return Wording(text.message.format(**facts), text.hint.format(**facts), text.code)
     if node is None or error_type == "value_error":
         return Wording(

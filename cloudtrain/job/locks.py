@@ -300,11 +300,10 @@ class _Reader(NamedTuple):
                 f"{what} has no valid `requires-python`: `{wanted}`", "write for example `>=3.10`"
             ) from None
         if not fits:
-            have = ".".join(python.split(".")[:2])
-            hint = (
-                f"widen `requires-python`, and run `uv lock`; or take an image with Python {wanted}"
+            raise unfit(
+                f"{what} is for Python {wanted}, and the machine has {self.platform}",
+                f"widen `requires-python`, and run `uv lock`; or take an image with Python {wanted}",
             )
-            raise unfit(f"{what} is for Python {wanted}, and the machine has Python {have}", hint)
 
     def _check_project(self, lock: str, file: str, project: JsonMapping, root: JsonMapping) -> None:
         """Raise JobError if a project's dependencies are not those that the lock was made for."""

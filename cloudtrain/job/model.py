@@ -548,8 +548,7 @@ def merged(request: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str
         if value is None:
             result.pop(key, None)
         elif isinstance(value, Mapping):
-            below = mapping_or_empty(result.get(key))
-            result[key] = merged(below, value)
+            result[key] = merged(mapping_or_empty(result.get(key)), value)
         else:
             result[key] = value
     return result

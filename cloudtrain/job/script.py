@@ -104,14 +104,12 @@ def read_hyperparameters(arguments: Sequence[str]) -> dict[str, object] | None:
     values stay text.
     """
     values: dict[str, object] = {}
-    waiting = list(arguments)
-    while waiting:
-        name, equals, value = waiting.pop(0).partition("=")
+    words = iter(arguments)
+    for word in words:
+        name, equals, value = word.partition("=")
         if not equals:
-            if not waiting:
-                return None
-            value = waiting.pop(0)
-            if value.startswith("-") and _number(value) is None:  # the next option
+            value = next(words, "-")
+            if value.startswith("-") and _number(value) is None:  # the next option, or no value
                 return None
         if not re.fullmatch(r"--[A-Za-z0-9][^\s]*", name) or name[2:] in values:
             return None
@@ -130,13 +128,12 @@ def _number(text: str) -> int | float | None:
     """Return the number that Python prints as this text; None if there is none."""
     if text in ("inf", "-inf", "nan"):
         return None
-    for number_type in (int, float):
-        try:
-            value = number_type(text)
-        except ValueError:
-            continue
-        return value if repr(value) == text else None
-    return None
+    number_type = int if text.lstrip("-").isdecimal() else float
+    try:
+        value = number_type(text)
+    except ValueError:
+        return None
+    return value if repr(value) == text else None
 
 
 def distribution_of(script: Path, folder: Path | None = None) -> str | None:

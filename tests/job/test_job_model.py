@@ -35,7 +35,7 @@ CASES: list[tuple[dict[str, Any], str, str, str | None]] = [
     ({"name": "my job!"}, "name",
      '`name` may contain only letters, digits and hyphens, with a letter or digit at both ends; `"my job!"` is not valid',
      "write for example `my-job`"),
-    ({"name": "x" * 41}, "name", "`name` has 41 characters, and at most 40 are allowed", "shorten it to 40 characters"),
+    ({"name": "x" * 41}, "name", "`name` has more than 40 characters", "shorten it to 40 characters"),
     ({"name": 7}, "name", wrong_type("name", "text", "`7`"), 'write `"7"`, in quotes'),
     ({"name": None}, "name", "`name` has no value", "write a value, or remove the line"),
     ({"entry_point": None}, "entry_point", "a job needs something to run: `entry_point` or `command`",
