@@ -43,6 +43,9 @@ FilledPath = Annotated[Text, BeforeValidator(_path_text)]
 Channel = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
 """The name of a channel."""
 
+PlainValue = str | bool | int | float
+"""A value in the place of a location."""
+
 InputMode = Literal["mount", "download", "pipe", "direct", "eval_mount", "eval_download"]
 DataType = Literal[
     "uri_folder", "uri_file", "mltable", "mlflow_model", "custom_model", "triton_model"
@@ -81,7 +84,7 @@ def _input_rules(data: RawFields) -> Iterator[Problem]:
 class Input(_Places):
     """Data that the script reads. `${{inputs.NAME}}` becomes the path of the data."""
 
-    value: str | bool | int | float | None = None
+    value: PlainValue | None = None
     """A plain value instead of a location (Azure ML's literal input). `${{inputs.NAME}}` becomes
     this value."""
 
@@ -119,7 +122,7 @@ class Input(_Places):
         def __init__(
             self,
             *,
-            value: str | bool | int | float | None = None,
+            value: PlainValue | None = None,
             mode: InputMode = "mount",
             type: DataType = "uri_folder",
             channel: str | None = None,

@@ -302,7 +302,7 @@ class _Reader(NamedTuple):
         if not fits:
             raise unfit(
                 f"{what} is for Python {wanted}, and the machine has {self.platform}",
-                f"widen `requires-python`, and run `uv lock`; or take an image with Python {wanted}",
+                f"widen `requires-python`, and run `uv lock`; or take an image of Python {wanted}",
             )
 
     def _check_project(self, lock: str, file: str, project: JsonMapping, root: JsonMapping) -> None:

@@ -16,10 +16,11 @@ from pydantic import Field, JsonValue, model_validator
 from cloudtrain.errors import Problem
 from cloudtrain.job.data import FilledPath, Input, Output, PathText, Text, reference_problems
 from cloudtrain.job.model import OVERRIDES, Duration, FromFile, Model, all_at_once, per_target
-from cloudtrain.job.nodes import JOB_NAME, describe_value
+from cloudtrain.job.nodes import describe_value
 from cloudtrain.job.problems import RawFields, raw_value
 from cloudtrain.job.training import (
     Environment,
+    JobName,
     Name,
     Resources,
     TrainingJob,
@@ -29,7 +30,7 @@ from cloudtrain.job.training import (
 )
 
 if TYPE_CHECKING:
-    from cloudtrain.job.data import DataType, InputMode
+    from cloudtrain.job.data import DataType, InputMode, PlainValue
     from cloudtrain.job.model import DurationInput, Fields, Json, PathInput, Texts
 
 ONLY_TRAINING = {
@@ -81,7 +82,7 @@ class ProcessingInput(Input):
         def __init__(
             self,
             *,
-            value: str | bool | int | float | None = None,
+            value: PlainValue | None = None,
             mode: InputMode = "mount",
             type: DataType = "uri_folder",
             channel: str | None = None,
@@ -148,7 +149,7 @@ class ProcessingJob(FromFile):
 
     kind: Literal["processing"] = "processing"
     """Distinguishes the file of a processing job from that of a training job."""
-    name: str = Field(pattern=JOB_NAME, max_length=40)
+    name: JobName
     """Letters, digits and hyphens. At most 40 characters, so that a run name with hash and counter
     fits every target."""
     source_dir: PathText = "."

@@ -18,9 +18,9 @@ from pydantic import BeforeValidator, Field, FiniteFloat, JsonValue, model_valid
 
 from cloudtrain.errors import Problem, quoted
 from cloudtrain.job.model import Duration, FromFile, Model, all_at_once, value_text
-from cloudtrain.job.nodes import JOB_NAME, MAX_JOB_NAME, describe_value
+from cloudtrain.job.nodes import describe_value
 from cloudtrain.job.problems import RawFields, Rules, raw_value, wrong
-from cloudtrain.job.training import TrainingJob, unsendable
+from cloudtrain.job.training import JobName, TrainingJob, unsendable
 
 if TYPE_CHECKING:
     from random import Random
@@ -446,7 +446,7 @@ class Sweep(FromFile):
 
     kind: Literal["sweep"] = "sweep"
     """Distinguishes the file of a sweep from that of a job."""
-    name: str = Field(pattern=JOB_NAME, max_length=MAX_JOB_NAME)
+    name: JobName
     """Letters, digits and hyphens. At most 40 characters, so that a run name with hash and counter
     fits every target."""
     job: TrainingJob

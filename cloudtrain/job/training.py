@@ -220,6 +220,8 @@ BUNDLED = "bundled:"
 """Prefix of a bundled training script: `source_dir: bundled:digits_ddp` names a script that ships
 with cloudtrain."""
 
+JobName = Annotated[str, Field(pattern=JOB_NAME, max_length=MAX_JOB_NAME)]
+
 Name = Annotated[str, Field(pattern=PLACE_NAME, max_length=64)]
 """The name of an input or output, valid for both SageMaker's channels and Azure ML's keys."""
 
@@ -521,7 +523,7 @@ class TrainingJob(FromFile):
         JobError: listing every problem at once, each with a hint.
     """
 
-    name: str = Field(pattern=JOB_NAME, max_length=MAX_JOB_NAME)
+    name: JobName
     """Letters, digits and hyphens. At most 40 characters, so that a run name with hash and counter
     fits every target."""
     source_dir: PathText | None = "."
