@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
+from itertools import chain, count
 from typing import Literal, NamedTuple, Protocol
 
 from cloudtrain.code.secret_names import secret_name
@@ -87,7 +87,7 @@ class Pattern:
     @cached_property
     def _regex(self) -> re.Pattern[bytes]:
         """Matches the whole path relative to the folder of the ignore file, or only the name."""
-        rest = _Expression().path(self.tokens, by_name=self.by_name)
+        rest = _expression(self.tokens, by_name=self.by_name)
         return re.compile(re.escape(self.prefix) + rest, re.DOTALL)
 
     def matches(self, path: bytes, is_folder: bool) -> bool:
@@ -216,57 +216,56 @@ def _parse_set(text: bytes, at: int) -> tuple[bytes, int]:
     return opening + inner + b"]", at + 1
 
 
-class _Expression:
-    """Builds the regular expression of a pattern. It numbers the groups, because their names must
-    differ."""
+def _expression(tokens: Sequence[bytes], *, by_name: bool) -> bytes:
+    """Return the regular expression for the tokens of a pattern. With `by_name`, it matches only
+    the name of a file or folder, else the whole path."""
+    if by_name:
+        return _part(tokens)
 
-    def __init__(self) -> None:
-        self._groups = 0
+    chunks: list[list[bytes]] = [[]]  # the parts between `**`
+    for part in _split(tokens, _SLASH):
+        if _ends_in_folders(part):
+            chunks.append([])
+        else:
+            chunks[-1].append(_part(part))
+    expression = _SLASH.join(chunks[0])
+    if len(chunks) == 1:
+        return expression
 
-    def path(self, tokens: Sequence[bytes], *, by_name: bool) -> bytes:
-        """Return the regular expression for the tokens of a pattern. With `by_name`, it matches
-        only the name of a file or folder, else the whole path."""
-        if by_name:
-            return self._part(tokens)
+    if expression:
+        expression += _SLASH
+    if not chunks[-1]:  # `a/**` is everything in the folder
+        chunks[-1] = [rb"[^/]*"]
+    folders = rb"(?:[^/]*/)*?"
+    for chunk in chunks[1:-1]:
+        if chunk:
+            expression += _first(folders + _SLASH.join(chunk) + _SLASH)
+    return expression + folders + _SLASH.join(chunks[-1])
 
-        chunks: list[list[bytes]] = [[]]  # the parts between `**`
-        for part in _split(tokens, _SLASH):
-            if _ends_in_folders(part):
-                chunks.append([])
-            else:
-                chunks[-1].append(self._part(part))
-        expression = _SLASH.join(chunks[0])
-        if len(chunks) == 1:
-            return expression
 
-        if expression:
-            expression += _SLASH
-        if not chunks[-1]:  # `a/**` is everything in the folder
-            chunks[-1] = [rb"[^/]*"]
-        folders = rb"(?:[^/]*/)*?"
-        for chunk in chunks[1:-1]:
-            if chunk:
-                expression += self._first(folders + _SLASH.join(chunk) + _SLASH)
-        return expression + folders + _SLASH.join(chunks[-1])
+def _part(tokens: Sequence[bytes]) -> bytes:
+    """Return the regular expression for one name in a path. The texts between the stars are matched
+    from left to right; the text after the last star must be at the end of the name."""
+    first, *others = [b"".join(piece) for piece in _split(tokens, _STAR)]
+    if not others:
+        return first
+    *middle, last = others
+    expression = first
+    for piece in middle:
+        if piece:
+            expression += _first(rb"[^/]*?" + piece)
+    return expression + rb"[^/]*" + last
 
-    def _part(self, tokens: Sequence[bytes]) -> bytes:
-        """Return the regular expression for one name in a path. The texts between the stars are
-        matched from left to right; the text after the last star must be at the end of the name."""
-        first, *others = [b"".join(piece) for piece in _split(tokens, _STAR)]
-        if not others:
-            return first
-        *middle, last = others
-        expression = first
-        for piece in middle:
-            if piece:
-                expression += self._first(rb"[^/]*?" + piece)
-        return expression + rb"[^/]*" + last
 
-    def _first(self, expression: bytes) -> bytes:
-        """Wrap an expression so that it keeps its first match: the result never backtracks into
-        it. Python has groups of its own for this only from 3.11 on."""
-        self._groups += 1
-        return b"(?=(?P<g%d>%s))(?P=g%d)" % (self._groups, expression, self._groups)
+_GROUPS = count()
+"""Numbers for groups, whose names must differ in an expression."""
+
+
+def _first(expression: bytes) -> bytes:
+    """Wrap an expression so that it keeps its first match: the result never backtracks into it.
+    Python has groups of its own for this only from 3.11 on."""
+    number = next(_GROUPS)
+    return b"(?=(?P<g%d>%s))(?P=g%d)" % (number, expression, number)
 
 
 def _texts(tokens: Sequence[bytes]) -> list[bytes]:

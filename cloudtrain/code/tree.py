@@ -9,7 +9,7 @@ import os
 import struct
 import sys
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -501,7 +501,7 @@ def gzip_stream(pieces: Iterable[bytes]) -> Iterator[bytes]:
         for block in _blocks(pieces):
             checksum = library.crc32(block, checksum)
             length += len(block)
-            waiting.append(pool.submit(_deflate, library.compressobj, level, block))
+            waiting.append(pool.submit(_deflate, library, level, block))
             if len(waiting) > 2 * threads:
                 yield waiting.popleft().result()
         while waiting:
@@ -522,15 +522,11 @@ def _library() -> tuple[Any, int]:
     return isal_zlib, 2
 
 
-def _deflate(compressobj: Callable[[int, int, int], Any], level: int, block: bytes) -> bytes:
+def _deflate(library: Any, level: int, block: bytes) -> bytes:
     """Return a block as part of a deflate stream. The end of the last block is not in it."""
-    # These numbers are the same in zlib and isal.
-    deflated = 8
-    raw = -15
-    sync_flush = 2
-    stream = compressobj(level, deflated, raw)
+    stream = library.compressobj(level, library.DEFLATED, -library.MAX_WBITS)
     head: bytes = stream.compress(block)
-    tail: bytes = stream.flush(sync_flush)
+    tail: bytes = stream.flush(library.Z_SYNC_FLUSH)
     return head + tail
 
 
