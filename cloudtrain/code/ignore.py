@@ -1,9 +1,10 @@
-"""The files that stay out of the bundle: the defaults, and the rules of every `.cloudtrainignore`.
+"""The rules of every `.cloudtrainignore`, by which files stay out of the bundle.
 
 Ignore files have the syntax of gitignore. The nearest ignore file with a matching rule decides
-about a path, by its last matching rule. The defaults come after all ignore files, so a `!` rule can
-include a path that a default leaves out. Such a rule must contain a name: `!*/` does not include
-virtual environments. An ignored folder is never read, so no rule can include files in it.
+about a path, by its last matching rule. The defaults (`walk.py`) come after all ignore files, so a
+`!` rule can include a path that a default leaves out. Such a rule must contain a name: `!*/` does
+not include virtual environments. An ignored folder is never read, so no rule can include files in
+it.
 
 The matching is our own code, compared with git 2.55 and with `pathspec`, which takes 90 s on one
 hostile pattern and differs from git on some hard lines.
@@ -14,16 +15,13 @@ from __future__ import annotations
 import codecs
 import os
 import re
-import stat
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, count
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
-from cloudtrain.code.secret_names import secret_name
 from cloudtrain.errors import JobError, Problem
 
 # The patterns of ignore files, with the rules of git 2.55 (`wildmatch.c` and `dir.c`). Matching
@@ -351,18 +349,6 @@ class PatternIndex:
 IGNORE_FILE = ".cloudtrainignore"
 INCLUDE_FILE = ".cloudtraininclude"
 
-_DEFAULT_NAMES = frozenset(
-    f"""
-    {IGNORE_FILE} {INCLUDE_FILE} .git .hg .svn .jj .idea .vscode .DS_Store Thumbs.db
-    __pycache__ .venv venv .tox .nox .eggs node_modules
-    .mypy_cache .pytest_cache .ruff_cache .hypothesis .ipynb_checkpoints
-    """.split()
-)
-_DEFAULT_SUFFIXES = (".pyc", ".pyo", ".egg-info")
-_EDITORS_LOCK = ".#"
-"""Prefix of the link to nothing that Emacs makes beside a file with unsaved changes."""
-_ENVIRONMENT_MARKS = {"pyvenv.cfg": "a virtual environment", "conda-meta": "a conda environment"}
-
 
 class IgnoreRule(NamedTuple):
     """A line of an ignore file, and how messages name it: `.cloudtrainignore:3 *.bin`. `has_name`
@@ -425,68 +411,6 @@ def _parse_rule(text: bytes, line: int, file: str) -> IgnoreRule | None:
         return None
     has_name = any(letter.isalnum() for letter in entry)
     return IgnoreRule(pattern, has_name, f"{file}:{line} {entry.rstrip()}", line)
-
-
-class OnDisk(Protocol):
-    """A file or folder in a folder's listing, such as an `os.DirEntry`."""
-
-    @property
-    def path(self) -> str: ...
-
-    def stat(self, *, follow_symlinks: bool = True) -> os.stat_result: ...
-
-
-class Defaults(NamedTuple):
-    """The default rules, which leave out paths unless an ignore file includes them.
-
-    Attributes:
-        declared: paths that the job declares as data, each with the text that `rule` returns for
-            it.
-        output: device and inode of the files that stdout and stderr of this process are redirected
-            to.
-    """
-
-    declared: Mapping[str, str]
-    output: frozenset[tuple[int, int]]
-
-    def rule(self, path: str, item: OnDisk, *, is_folder: bool) -> str | None:
-        """Return the default rule that leaves out the file or folder at `path`; None if no default
-        rule matches."""
-        name = path.rpartition("/")[2]
-        if name in _DEFAULT_NAMES:
-            return f"default {name}"
-        if name.endswith(_DEFAULT_SUFFIXES):
-            return f"default *{name[name.rindex('.') :]}"
-        if name.startswith(_EDITORS_LOCK) and os.path.islink(item.path):
-            return f"default {_EDITORS_LOCK}* (a lock of an editor)"
-        if path in self.declared:
-            return self.declared[path]
-
-        secret = secret_name(path)
-        if secret is not None:
-            return f"default {secret[1]}"
-
-        if is_folder:  # a Python environment, whatever its name
-            for mark, what in _ENVIRONMENT_MARKS.items():
-                if os.path.lexists(f"{item.path}/{mark}"):
-                    return f"default {what}"
-        elif self.output:
-            status = item.stat(follow_symlinks=False)
-            if (status.st_dev, status.st_ino) in self.output:
-                return "the output of this command"
-        return None
-
-
-def own_output() -> frozenset[tuple[int, int]]:
-    """Return device and inode of each file that this process's stdout or stderr is redirected
-    to."""
-    files = []
-    for descriptor in (1, 2):
-        with suppress(OSError):
-            status = os.fstat(descriptor)
-            if stat.S_ISREG(status.st_mode):
-                files.append((status.st_dev, status.st_ino))
-    return frozenset(files)
 
 
 def ignore_line(path: str) -> str:

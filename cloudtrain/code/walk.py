@@ -1,4 +1,5 @@
-"""The walk over the user's folder, which finds every file and link that is not ignored."""
+"""The walk over the user's folder, which finds every file and link that is not ignored, and the
+default rules, which leave out paths unless an ignore file includes them."""
 
 from __future__ import annotations
 
@@ -12,14 +13,8 @@ from itertools import islice
 from typing import NamedTuple, TypeVar
 
 from cloudtrain.code.files import Ignored, Included, escape_path, includes
-from cloudtrain.code.ignore import (
-    IGNORE_FILE,
-    INCLUDE_FILE,
-    Defaults,
-    Rules,
-    ignore_line,
-    own_output,
-)
+from cloudtrain.code.ignore import IGNORE_FILE, INCLUDE_FILE, Rules, ignore_line
+from cloudtrain.code.secret_names import secret_name
 from cloudtrain.documents.document import KINDS, MAX_FILES, read_bytes
 from cloudtrain.errors import JobError, Problem
 from cloudtrain.system.files import is_root
@@ -35,6 +30,22 @@ T = TypeVar("T")
 PAUSES = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64)
 """Seconds before each further attempt to read a folder in which other programs remove or replace
 files."""
+
+
+_DEFAULT_NAMES = frozenset(
+    f"""
+    {IGNORE_FILE} {INCLUDE_FILE} .git .hg .svn .jj .idea .vscode .DS_Store Thumbs.db
+    __pycache__ .venv venv .tox .nox .eggs node_modules
+    .mypy_cache .pytest_cache .ruff_cache .hypothesis .ipynb_checkpoints
+    """.split()
+)
+_DEFAULT_SUFFIXES = (".pyc", ".pyo", ".egg-info")
+_EDITORS_LOCK = ".#"
+"""Prefix of the link to nothing that Emacs makes beside a file with unsaved changes."""
+_ENVIRONMENT_MARKS = {"pyvenv.cfg": "a virtual environment", "conda-meta": "a conda environment"}
+
+Item = os.DirEntry[str] | Included
+"""What a walk finds."""
 
 
 class Moved(Exception):
@@ -72,11 +83,15 @@ class Walk:
     Attributes:
         included: names in the bundle of the files and folders from outside the user's folder.
         links: maps the path of each link to its target as written on disk.
+        declared: paths that the job declares as data, each with a description.
+        output: device and inode of the files that stdout and stderr of this process are redirected
+            to.
     """
 
     def __init__(self, root: str, declared: Mapping[str, str]) -> None:
         self.root = root
-        self.defaults = Defaults(declared, own_output())
+        self.declared = declared
+        self.output = _own_output()
         self.waiting: list[_Folder] = []
         self.included: list[str] = []
         self.files: list[SourceFile] = []
@@ -141,9 +156,7 @@ class Walk:
             )
             return Rules(folder, b"")
 
-    def look_at(
-        self, item: os.DirEntry[str] | Included, path: str, rules: tuple[Rules, ...]
-    ) -> None:
+    def look_at(self, item: Item, path: str, rules: tuple[Rules, ...]) -> None:
         """Add an item to the results, or a folder that is not ignored to those that wait. `path` is
         the item's path in the bundle."""
         is_folder = item.is_dir(follow_symlinks=False)
@@ -170,7 +183,7 @@ class Walk:
 
     def _ignoring_rule(
         self,
-        item: os.DirEntry[str] | Included,
+        item: Item,
         path: str,
         is_folder: bool,
         rules: tuple[Rules, ...],
@@ -185,7 +198,45 @@ class Walk:
                 if rule.has_name:
                     return None
                 break  # a rule such as `!*` does not switch off the defaults
-        return self.defaults.rule(path, item, is_folder=is_folder)
+        return self._default_rule(item, path, is_folder)
+
+    def _default_rule(self, item: Item, path: str, is_folder: bool) -> str | None:
+        """Return the default rule that leaves out the path; None if no default rule matches."""
+        name = path.rpartition("/")[2]
+        if name in _DEFAULT_NAMES:
+            return f"default {name}"
+        if name.endswith(_DEFAULT_SUFFIXES):
+            return f"default *{name[name.rindex('.') :]}"
+        if name.startswith(_EDITORS_LOCK) and os.path.islink(item.path):
+            return f"default {_EDITORS_LOCK}* (a lock of an editor)"
+        if path in self.declared:
+            return self.declared[path]
+
+        secret = secret_name(path)
+        if secret is not None:
+            return f"default {secret[1]}"
+
+        if is_folder:  # a Python environment, whatever its name
+            for mark, what in _ENVIRONMENT_MARKS.items():
+                if os.path.lexists(f"{item.path}/{mark}"):
+                    return f"default {what}"
+        elif self.output:
+            status = item.stat(follow_symlinks=False)
+            if (status.st_dev, status.st_ino) in self.output:
+                return "the output of this command"
+        return None
+
+
+def _own_output() -> list[tuple[int, int]]:
+    """Return device and inode of each file that this process's stdout or stderr is redirected
+    to."""
+    files = []
+    for descriptor in (1, 2):
+        with suppress(OSError):
+            status = os.fstat(descriptor)
+            if stat.S_ISREG(status.st_mode):
+                files.append((status.st_dev, status.st_ino))
+    return files
 
 
 def walk(
