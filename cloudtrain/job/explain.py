@@ -308,7 +308,7 @@ def _place_hint(path: ValuePath, parent: SchemaNode, root: SchemaNode) -> str | 
     if holder is not None and holder.kind == "choice":
         others = _types_with(path[-1], holder)
         if others:
-            return f"remove it: it belongs to {quoted(f'type: {kind}' for kind in others)}"
+            return f"remove it: it belongs to {quoted(others)}"
 
     word = _snake_case(str(path[-1]))
     home = _home_of(word, parent, root)
@@ -327,13 +327,13 @@ def _place_hint(path: ValuePath, parent: SchemaNode, root: SchemaNode) -> str | 
     holder = root.child(above)
     if holder is not None and holder.kind == "choice":
         kind = _types_with(field, holder)[0]
-        return f"it belongs under `{above}` with a `type` that has it: `type: {kind}`"
+        return f"it belongs under `{above}` with a `type` that has it: `{kind}`"
     return f"it belongs under `{above}`"
 
 
 def _types_with(field: str | int, choice: SchemaNode) -> list[str]:
-    """Return the values of `type` whose models have the field."""
-    return [kind for kind, model in choice.models.items() if field in model.model_fields]
+    """Return each `type: NAME` whose model has the field."""
+    return [f"type: {kind}" for kind, model in choice.models.items() if field in model.model_fields]
 
 
 def _snake_case(name: str) -> str:
