@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from cloudtrain.code.files import Entry, content_hash, escape_path
 from cloudtrain.code.tree import Digest, hash_files
-from cloudtrain.code.walk import PAUSES
+from cloudtrain.code.walk import PAUSES, SourceFile
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.system.files import is_root
 
@@ -157,17 +157,19 @@ def _data_file(path: str, place: Path) -> DataFile:
 def _hashed(files: tuple[DataFile, ...], root: str, alone: bool) -> LocalData:
     """Return the files of the folder `root` with their hash. `alone` says that the data is a single
     file, whose hash differs from the hash of a folder with only this file."""
-    places = [os.path.realpath(file.place) for file in files]
-    sizes = [file.size for file in files]
-    digests = hash_files(places, sizes, [None] * len(files))
+    sources = []
+    for file in files:
+        real = os.path.realpath(file.place)
+        # The mark of an executable file makes the hash of a single file differ.
+        sources.append(SourceFile(file.path, file.size, alone, real, False))
 
     entries = []
     linked = []
-    for file, real, digest in zip(files, places, digests, strict=True):
+    for source, digest in zip(sources, hash_files(sources), strict=True):
         if not isinstance(digest, Digest):
             raise digest
-        if not alone and not real.startswith(f"{root}/"):
-            linked.append(file.path)
-        # The mark of an executable file makes the hash of a single file differ.
-        entries.append(Entry(file.path, digest.size, alone, digest.sha256))
-    return LocalData(files, content_hash(entries), sum(sizes), tuple(linked))
+        if not alone and not source.place.startswith(f"{root}/"):
+            linked.append(source.path)
+        entries.append(Entry(source.path, digest.size, alone, digest.sha256))
+    size = sum(file.size for file in files)
+    return LocalData(files, content_hash(entries), size, tuple(linked))

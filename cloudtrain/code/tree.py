@@ -85,41 +85,39 @@ def workers() -> int:
     return min(usable, 8)
 
 
-def hash_files(
-    places: Sequence[str], sizes: Sequence[int], paths: Sequence[str | None]
-) -> list[Digest | OSError]:
-    """Return one digest per file, in order, or the error if the file could not be read. `places`
-    are paths on disk, `sizes` the expected sizes, `paths` paths in the bundle; None for a file that
-    is not searched for secrets.
+def hash_files(files: Sequence[SourceFile]) -> list[Digest | OSError]:
+    """Return one digest per file, in order, or the error if the file could not be read.
 
     Hashing and reading release the interpreter lock, so several files are read at a time.
     """
+    paths = [file.path if file.is_searched else None for file in files]
+    sizes = [file.size for file in files]
     searched = searched_sizes(paths, sizes)
     if sum(sizes) <= _INLINE:
-        return list(map(_digest, places, sizes, paths, searched))
+        return list(map(_digest, files, searched))
     from concurrent.futures import ThreadPoolExecutor
 
     def digests(start: int) -> list[Digest | OSError]:
         window = slice(start, start + _BATCH)
-        return list(map(_digest, places[window], sizes[window], paths[window], searched[window]))
+        return list(map(_digest, files[window], searched[window]))
 
     found: list[Digest | OSError] = []
     with ThreadPoolExecutor(workers()) as pool:
-        for batch in pool.map(digests, range(0, len(places), _BATCH)):
+        for batch in pool.map(digests, range(0, len(files), _BATCH)):
             found += batch
     return found
 
 
-def _digest(place: str, expected_size: int, path: str | None, searched: int) -> Digest | OSError:
-    """Read a file once, and return its digest, or the error. `path` is None for a file that is not
-    searched for secrets; of others, the first `searched` bytes are."""
+def _digest(file: SourceFile, searched: int) -> Digest | OSError:
+    """Read a file once, and return its digest, or the error. Its first `searched` bytes are
+    searched for secrets."""
     digest = hashlib.sha256()
     pieces: list[bytes] = []
     size = 0
     # A short piece is the last. So one byte more than expected spares a second read.
-    amount = min(expected_size + 1, PIECE)
+    amount = min(file.size + 1, PIECE)
     try:
-        descriptor = open_regular(place)
+        descriptor = open_regular(file.place)
         try:
             while True:
                 piece = os.read(descriptor, amount)
@@ -136,8 +134,8 @@ def _digest(place: str, expected_size: int, path: str | None, searched: int) -> 
         return error
 
     secrets: tuple[Secret, ...] = ()
-    if path is not None and searched:
-        secrets = _secrets(b"".join(pieces)[:searched], path)
+    if searched:
+        secrets = _secrets(b"".join(pieces)[:searched], file.path)
     return Digest(digest.hexdigest(), size, secrets)
 
 
@@ -431,17 +429,11 @@ def _file_entries(result: Walk, own_files: Mapping[str, Path]) -> list[Entry]:
     """Return the entries of all files, hashed and searched for secrets. A file that cannot be read
     becomes a problem of `result`."""
     files = [*result.files]
-    searched: list[str | None] = [file.path for file in files]
     for path, own in own_files.items():
-        files.append(SourceFile(path, own.stat().st_size, False, os.fspath(own)))
-        searched.append(None)
-
-    places = [file.place for file in files]
-    sizes = [file.size for file in files]
-    digests = hash_files(places, sizes, searched)
+        files.append(SourceFile(path, own.stat().st_size, False, os.fspath(own), False))
 
     entries = []
-    for file, digest in zip(files, digests, strict=True):
+    for file, digest in zip(files, hash_files(files), strict=True):
         path = file.path
         if isinstance(digest, Digest):
             sha256, size, secrets = digest

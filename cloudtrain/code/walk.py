@@ -75,6 +75,8 @@ class SourceFile(NamedTuple):
     executable: bool
     place: str
     """The path on disk."""
+    is_searched: bool = True
+    """Whether its content is searched for secrets."""
 
 
 class Walk:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from cloudtrain.code.files import Entry, content_hash
 from cloudtrain.code.suspects import suspects
 from cloudtrain.code.tree import Digest, SourceChanged, Tree, bundle_of, hash_files
+from cloudtrain.code.walk import SourceFile
 from cloudtrain.documents import JsonMapping, JsonObject
 from cloudtrain.documents.document import Unreadable, read_document
 from cloudtrain.documents.yaml_text import write_yaml
@@ -461,18 +462,16 @@ def _find_files(files: Iterable[Entry], folders: Iterator[Path]) -> dict[str, st
             break
 
         candidates = []
-        locations = []
+        sources = []
         for entry in left:
             location = f"{folder}/{entry.path}"
             if os.path.isfile(location):  # a pipe blocks whoever opens it
                 candidates.append(entry)
-                locations.append(location)
+                sources.append(SourceFile(entry.path, entry.size, False, location, False))
 
-        sizes = [entry.size for entry in candidates]
-        digests = hash_files(locations, sizes, [None] * len(sizes))
-        for entry, location, digest in zip(candidates, locations, digests, strict=True):
+        for entry, source, digest in zip(candidates, sources, hash_files(sources), strict=True):
             if isinstance(digest, Digest) and digest.sha256 == entry.sha256:
-                places[entry.path] = location
+                places[entry.path] = source.place
 
         left = [entry for entry in left if entry.path not in places]
     return places
