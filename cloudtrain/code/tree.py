@@ -277,12 +277,19 @@ class Tree:
         Raises:
             SourceChanged: a file has changed since the tree was read.
         """
-        sources: list[tuple[Entry, str | bytes]] = []
-        for entry in self.entries:
-            own = self.own_files.get(entry.path)
-            source = own if isinstance(own, bytes) else self.location(entry)
-            sources.append((entry, source))
-        write_archive(sources, path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                for piece in gzip_stream(_tar(self)):
+                    file.write(piece)
+                file.flush()
+                os.fsync(file.fileno())
+            Path(temporary).replace(path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+        sync_folder(path.parent)
 
 
 def scan(
@@ -571,39 +578,19 @@ class SourceChanged(CloudtrainError):
         self.may_plan_again = False
 
 
-def write_archive(sources: Iterable[tuple[Entry, str | bytes]], path: Path) -> None:
-    """Write a tar.gz of `sources`, which pairs each entry with its path on disk or its content.
-    Atomic: a partial archive never appears at `path`.
-
-    Raises:
-        SourceChanged: a file's content no longer matches its entry.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            for piece in gzip_stream(_tar(sources)):
-                file.write(piece)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-    sync_folder(path.parent)
-
-
-def _tar(sources: Iterable[tuple[Entry, str | bytes]]) -> Iterator[bytes]:
-    """Yield the tar of `sources`, as `write_archive` describes them."""
+def _tar(tree: Tree) -> Iterator[bytes]:
+    """Yield the tar of a bundle. Raises SourceChanged if a file's content no longer matches its
+    entry."""
     length = 0
-    for entry, source in sources:
+    for entry in tree.entries:
         header = _header(entry)
         padding = -entry.size % _TAR_BLOCK
         yield header
-        if isinstance(source, bytes):
-            yield source
+        own = tree.own_files.get(entry.path)
+        if isinstance(own, bytes):
+            yield own
         elif entry.target is None:
-            yield from _content(entry, source)
+            yield from _content(entry, tree.location(entry))
         yield bytes(padding)
         length += len(header) + entry.size + padding
     # A tar ends with two empty blocks, and fills its last record.
