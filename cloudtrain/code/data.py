@@ -108,9 +108,8 @@ def _files_of(place: str) -> tuple[DataFile, ...]:
             f"the folder {shown} holds no file", hint="name the folder that holds the data"
         )
     if len(files) > MOST_FILES:
-        message = f"{shown} holds more than {MOST_FILES:,} files"
         raise UnreadableData(
-            message,
+            f"{shown} holds more than {MOST_FILES:,} files",
             hint="pack the files into an archive, or upload them yourself and name their storage "
             "path in the job",
         )
@@ -148,8 +147,10 @@ def _data_file(path: str, place: Path) -> DataFile:
     socket."""
     status = place.stat()
     if not stat.S_ISREG(status.st_mode):
-        hint = "remove it, or name another folder"
-        raise UnreadableData(f"`{escape_path(str(place))}` is not a plain file", hint=hint)
+        raise UnreadableData(
+            f"`{escape_path(str(place))}` is not a plain file",
+            hint="remove it, or name another folder",
+        )
     return DataFile(path, place, status.st_size, status.st_mtime_ns)
 
 

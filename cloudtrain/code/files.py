@@ -224,8 +224,14 @@ def includes(root: str, own: Iterable[str]) -> tuple[dict[str, Included], list[P
         if not os.path.lexists(f"{root}/{INCLUDE_FILE}"):  # removed since the folder was listed
             raise
         message = f"`{INCLUDE_FILE}` cannot be read: {error.strerror}"
-        hint = "make it a plain file that you may read, or remove it"
-        return {}, [Problem(("source_dir",), message, hint, code="CT055")]
+        return {}, [
+            Problem(
+                ("source_dir",),
+                message,
+                "make it a plain file that you may read, or remove it",
+                code="CT055",
+            )
+        ]
 
     items: dict[str, Included] = {}
     problems = []
@@ -245,10 +251,13 @@ def includes(root: str, own: Iterable[str]) -> tuple[dict[str, Included], list[P
             fault = "has no name for the bundle"
 
         if fault is not None:
-            hint = (
-                "write the path of a file or folder, relative to `source_dir`, or remove the line"
+            problems.append(
+                _problem(
+                    f"{shown} {fault}",
+                    "write the path of a file or folder, relative to `source_dir`, or remove it",
+                    line,
+                )
             )
-            problems.append(_problem(f"{shown} {fault}", hint, line))
         elif name in origins:
             sources = f"from {origins[name]} and from {shown}"
             message = f"the bundle would have `{escape_path(name)}` {sources}"

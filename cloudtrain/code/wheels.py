@@ -110,8 +110,7 @@ def _package_of(tree: Tree, name: str, wanted: Requirements) -> tuple[Package, b
         if isinstance(error, KeyError):  # whose text is only the key
             reason = f"in the bundle it has no {reason}"
         message = f"cloudtrain cannot make a wheel of `{name}` in the folder `{folder}`: {reason}"
-        hint = f"{_remedy(name, folder, wanted.file)}; then run `uv lock`"
-        raise unfit(message, hint) from None
+        raise unfit(message, f"{_remedy(name, folder, wanted.file)}; then run `uv lock`") from None
 
     digest = hashlib.sha256(content).hexdigest()
     path = f"./cloudtrain-wheels/{_module(name)}-{version}-py3-none-any.whl"

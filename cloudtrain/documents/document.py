@@ -317,13 +317,13 @@ def load_table(module_file: str, path: str) -> dict[str, Any]:
     return load_toml(Path(module_file).parent.joinpath(path).read_text("utf-8"))
 
 
-def parser_hint(language: str, message: str) -> str | None:
-    """Return the hint for a message of the parser of a language; None if there is none."""
+def parser_hint(language: str, message: str, default: str) -> str:
+    """Return the hint for a message of the parser of a language, or the default."""
     hints: dict[str, str] = load_table(__file__, "hints.toml")[language]
     for part, hint in hints.items():
         if part in message:
             return hint
-    return None
+    return default
 
 
 def decode_python(content: bytes) -> str:

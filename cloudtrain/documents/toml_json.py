@@ -119,9 +119,8 @@ def _unreadable(message: str, text: str, lines: _Lines) -> Unreadable:
 
     # tomli 2.0, on Python 3.10, has other quotes and writes "Can not"
     words = reason.replace('"', "'").replace("Can not", "Cannot")
-    hint = parser_hint("toml", words)
-    if hint is None:
-        hint = "correct the text at this position; https://toml.io describes the format"
+    default = "correct the text at this position; https://toml.io describes the format"
+    hint = parser_hint("toml", words, default)
     return Unreadable(f"not valid TOML: {_lower_first(reason)}", hint, place)
 
 
@@ -296,9 +295,8 @@ def read_json(text: str) -> Content:
         data = json.loads(text, parse_constant=refuse)
     except json.JSONDecodeError as error:
         message = f"not valid JSON: {_lower_first(error.msg)}"
-        hint = parser_hint("json", error.msg)
-        if hint is None:
-            hint = "correct the text at this position, or write the job as YAML"
+        default = "correct the text at this position, or write the job as YAML"
+        hint = parser_hint("json", error.msg, default)
         raise Unreadable(message, hint, lines.place(error.pos)) from None
     except ValueError:  # a whole number with more digits than Python reads
         raise _too_long_number(text, lines) from None

@@ -153,10 +153,8 @@ def _unreadable(error: yaml.YAMLError, text: str) -> Unreadable:
                 "not valid YAML: a tab cannot indent a line", "indent with spaces", place
             )
 
-    hint = parser_hint("yaml", problem)
-    if hint is None:
-        hint = "correct the text at this position, or put text with special signs in quotes"
-    return Unreadable(f"not valid YAML: {problem}", hint, place)
+    default = "correct the text at this position, or put text with special signs in quotes"
+    return Unreadable(f"not valid YAML: {problem}", parser_hint("yaml", problem, default), place)
 
 
 def _is_control(error: yaml.YAMLError) -> bool:

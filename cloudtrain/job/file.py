@@ -389,8 +389,9 @@ def _read(path: Path) -> str:
             message, hint="name a plain file that you may read", code="CT001"
         ) from None
     except ValueError:  # a NUL character
-        message = f"{str(path)!r} is not a path"
-        raise UsageError(message, hint="name a job file", code="CT001") from None
+        raise UsageError(
+            f"{str(path)!r} is not a path", hint="name a job file", code="CT001"
+        ) from None
 
 
 def _job_files(folder: Path) -> list[str]:

@@ -153,11 +153,14 @@ def _split(text: str) -> tuple[list[str], str]:
             field, equals, _ = text.partition("=")
             if not equals:
                 raise _Refused(f"`{shortened(text)}` has no `=` after the field", _SYNTAX)
-            hint = f'{_SYNTAX}; quote a key with dots: `hyperparameters."a.b"=1`'
-            raise _Refused(f"`{shortened(field)}` is not the path of a field", hint)
+            raise _Refused(
+                f"`{shortened(field)}` is not the path of a field",
+                f'{_SYNTAX}; quote a key with dots: `hyperparameters."a.b"=1`',
+            )
         if len(parts) == MAX_DEPTH:
-            message = f"`{shortened(text)}` has too many levels"
-            raise _Refused(message, "use fewer levels: a job has about five")
+            raise _Refused(
+                f"`{shortened(text)}` has too many levels", "use fewer levels: a job has about five"
+            )
         parts.append(part)
         offset = match.end()
         sign = match["sign"]

@@ -596,8 +596,11 @@ class TrainingJob(FromFile):
         from cloudtrain.job.script import fields_of_script
 
         if isinstance(arguments, str):
-            message = "the arguments of a script are a list of texts, not one text"
-            raise UsageError(message, hint=f"write `{arguments.split()!r}`", code="CT909")
+            raise UsageError(
+                "the arguments of a script are a list of texts, not one text",
+                hint=f"write `{arguments.split()!r}`",
+                code="CT909",
+            )
         words = [str(word) for word in arguments]
         values = fields_of_script(Path(script), words, Path.cwd())
         values.update(fields)
