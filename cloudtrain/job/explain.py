@@ -282,20 +282,15 @@ def _habit_hint(
             return f"its settings are in `cloudtrain.toml`, under `[{name}]`"
     if list(parent.models) == ["ProcessingJob"] and name in _TABLES["only_training"]:
         return str(_TABLES["only_training"][name])
-    word = _snake_case(name)
-    field = _MEANT.get(word) or _target_with_alias(word)
+    word = name.casefold().replace("-", "_")
+    field = _MEANT.get(word)
+    for target in all_targets():
+        if word in target.facts.place_aliases:  # `s3_uri` means `sagemaker`
+            field = str(target.name)
     if field is None:
         return None
     home = field if field in names else _home_of(field, parent, root)
     return NearName.of(home) if home else None
-
-
-def _target_with_alias(word: str) -> str | None:
-    """Return the target whose locations other tools name so: `s3_uri` means `sagemaker`."""
-    for target in all_targets():
-        if word in target.facts.place_aliases:
-            return str(target.name)
-    return None
 
 
 def _place_hint(path: ValuePath, parent: SchemaNode, root: SchemaNode) -> str | None:
@@ -310,7 +305,7 @@ def _place_hint(path: ValuePath, parent: SchemaNode, root: SchemaNode) -> str | 
         if others:
             return f"remove it: it belongs to {quoted(others)}"
 
-    word = _snake_case(str(path[-1]))
+    word = str(path[-1]).casefold().replace("-", "_")
     home = _home_of(word, parent, root)
     if home is None:
         settings = [target.settings.model_fields for target in all_targets()]
@@ -334,10 +329,6 @@ def _place_hint(path: ValuePath, parent: SchemaNode, root: SchemaNode) -> str | 
 def _types_with(field: str | int, choice: SchemaNode) -> list[str]:
     """Return each `type: NAME` whose model has the field."""
     return [f"type: {kind}" for kind, model in choice.models.items() if field in model.model_fields]
-
-
-def _snake_case(name: str) -> str:
-    return name.casefold().replace("-", "_")
 
 
 def _home_of(name: str, parent: SchemaNode, root: SchemaNode) -> str | None:
@@ -368,18 +359,14 @@ def _mapping_hint(node: SchemaNode, name: str, value: object) -> str | None:
         type_name = near[0] if near else node.options[0]
         return f"write `{name}: {{type: {type_name}}}`"
     if isinstance(value, str) and DEFAULT_TARGET in node.field_names():
-        return f"write `{name}: {{{_target_of_place(value)}: {value}}}`"
+        owner = DEFAULT_TARGET
+        for target in all_targets():
+            if value.startswith(target.facts.place_prefixes):
+                owner = str(target.name)
+        return f"write `{name}: {{{owner}: {value}}}`"
     if value is True:
         return f"write `{name}: {{}}`"
     return None
-
-
-def _target_of_place(place: str) -> str:
-    """Return the target whose locations begin as `place` does."""
-    for target in all_targets():
-        if place.startswith(target.facts.place_prefixes):
-            return str(target.name)
-    return DEFAULT_TARGET
 
 
 # Conversion of hints, which are written as YAML, to the syntax of the user's file, which may be
