@@ -153,9 +153,9 @@ def syntax_of_script(script: Path, folder: Path | None = None) -> ScriptSyntax:
     Raises:
         UsageError: the script cannot be read, or is not a Python file.
     """
-    root, _, file = _root_of(script, folder or Path.cwd())
+    root, entry_point, file = _root_of(script, folder or Path.cwd())
     try:
-        parse_python(decode_python(read_bytes(Path(root, file))))
+        parse_python(decode_python(read_bytes(script if entry_point == file else Path(root, file))))
     except OSError as error:
         message = f"`{script}` cannot be read: {error.strerror}"
         raise UsageError(message, hint="name a script that you can read", code="CT903") from None
