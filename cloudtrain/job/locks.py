@@ -302,7 +302,8 @@ class _Reader(NamedTuple):
         if not fits:
             raise unfit(
                 f"{what} is for Python {wanted}, and the machine has {self.platform}",
-                f"widen `requires-python`, and run `uv lock`; or take an image of Python {wanted}",
+                "widen `requires-python`, and run `uv lock`; or take an image with Python "
+                f"{wanted}",
             )
 
     def _check_project(self, lock: str, file: str, project: JsonMapping, root: JsonMapping) -> None:

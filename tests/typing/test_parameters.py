@@ -26,6 +26,7 @@ TAKES = {
     "PathText": "PathInput",
     "FilledPath": "PathInput",
     "Name": "str",
+    "JobName": "str",
     "JsonValue": "Json",
     "tuple[str, ...]": "Texts",
     "tuple[JsonValue, ...]": "Sequence[JsonValue]",
