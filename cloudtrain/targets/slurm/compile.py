@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.errors import JobError, Problem
+from cloudtrain.errors import JobError, Problem, ValuePath
 from cloudtrain.job.distribution import DeepSpeed, TensorFlow, no_ray
 from cloudtrain.job.model import OVERRIDES
 from cloudtrain.job.training import TrainingJob
@@ -51,9 +51,7 @@ on another cluster (`--clusters`)."""
 def is_fixed(name: str) -> bool:
     """Return whether an option is one of `FIXED`. sbatch also takes the beginning of a name:
     `--arr` is `--array`."""
-    if len(name) < 2:
-        return name in FIXED
-    return any(option.startswith(name) for option in FIXED)
+    return len(name) > 1 and any(option.startswith(name) for option in FIXED)
 
 
 def sbatch_options(run: ClusterRun) -> Options:
@@ -143,47 +141,18 @@ def _feature(job: TrainingJob) -> str | None:
 
 _VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
 
-_Path = tuple[str, ...]
-
 
 def _launch_problems(job: TrainingJob) -> Iterator[Problem]:
     """Yield the problems with which no batch script can be written."""
     yield from option_problems(job)
     if job.entry_point is None and job.command is None:
-        message = (
+        yield Problem(
+            ("entry_point",),
             "the job runs its image's own entry point, but a Slurm cluster needs a script "
-            "or command"
+            "or command",
+            "add `entry_point: train.py`",
+            code="CT036",
         )
-        yield Problem(("entry_point",), message, "add `entry_point: train.py`", code="CT036")
-    yield from _distribution_problems(job)
-
-
-def _other_problems(job: TrainingJob, settings: Slurm) -> Iterator[Problem]:
-    """Yield the problems of a job whose batch script can be written nevertheless."""
-    yield from _container_problems(job, settings)
-    yield from _place_problems(job)
-    for name in job.environment.variables:
-        if not re.fullmatch(_VARIABLE, name):
-            path: _Path = ("environment", "variables", name)
-            message = f"`{name}` cannot be the name of an environment variable in a batch script"
-            hint = "use letters, digits and `_`, and do not begin with a digit"
-            yield Problem(path, message, hint, code="CT031")
-
-    if not (_feature(job) or "").isprintable():
-        path = ("resources", "instance_type")
-        message = "`instance_type` holds a line break or another control character"
-        yield Problem(path, message, "write it on one line", code="CT031")
-
-    if job.resources.instance_groups:
-        path = ("resources", "instance_groups")
-        message = (
-            "`instance_groups` works only on SageMaker; all nodes of a Slurm job are of "
-            "the same type"
-        )
-        yield Problem(path, message, "use `instance_count`", code="CT031")
-
-
-def _distribution_problems(job: TrainingJob) -> Iterator[Problem]:
     yield from no_ray(job.distribution, "on a Slurm cluster")
     kind = job.distribution.type
     if kind in ("smddp", "smp"):
@@ -196,12 +165,41 @@ def _distribution_problems(job: TrainingJob) -> Iterator[Problem]:
             )
         yield Problem(("distribution", "type"), message, hint, code="CT030")
     if isinstance(job.distribution, DeepSpeed) and job.distribution.launch == "launcher":
-        message = (
+        yield Problem(
+            ("distribution", "launch"),
             "the `deepspeed` command starts ranks through ssh, but a Slurm job must start "
-            "them through `srun`"
+            "them through `srun`",
+            "use `launch: torch` or `launch: mpi`",
+            code="CT030",
         )
-        hint = "use `launch: torch` or `launch: mpi`"
-        yield Problem(("distribution", "launch"), message, hint, code="CT030")
+
+
+def _other_problems(job: TrainingJob, settings: Slurm) -> Iterator[Problem]:
+    """Yield the problems of a job whose batch script can be written nevertheless."""
+    yield from _container_problems(job, settings)
+    yield from _place_problems(job)
+    for name in job.environment.variables:
+        if not re.fullmatch(_VARIABLE, name):
+            message = f"`{name}` cannot be the name of an environment variable in a batch script"
+            hint = "use letters, digits and `_`, and do not begin with a digit"
+            yield Problem(("environment", "variables", name), message, hint, code="CT031")
+
+    if not (_feature(job) or "").isprintable():
+        yield Problem(
+            ("resources", "instance_type"),
+            "`instance_type` holds a line break or another control character",
+            "write it on one line",
+            code="CT031",
+        )
+
+    if job.resources.instance_groups:
+        yield Problem(
+            ("resources", "instance_groups"),
+            "`instance_groups` works only on SageMaker; all nodes of a Slurm job are of "
+            "the same type",
+            "use `instance_count`",
+            code="CT031",
+        )
 
 
 def _container_problems(job: TrainingJob, settings: Slurm) -> Iterator[Problem]:
@@ -242,16 +240,22 @@ def _place_problems(job: TrainingJob) -> Iterator[Problem]:
 
     for name, item in job.inputs.items():
         if item.shard:
-            message = "`shard` has no effect on a Slurm cluster: every node sees the whole input"
-            hint = "remove `shard`, and let the script choose its part by its rank"
-            yield Problem(("inputs", name, "shard"), message, hint, code="CT031")
+            yield Problem(
+                ("inputs", name, "shard"),
+                "`shard` has no effect on a Slurm cluster: every node sees the whole input",
+                "remove `shard`, and let the script choose its part by its rank",
+                code="CT031",
+            )
 
 
-def _path_problems(path: _Path, place: str | None) -> Iterator[Problem]:
+def _path_problems(path: ValuePath, place: str | None) -> Iterator[Problem]:
     if place is not None and not place.startswith("/"):
-        message = f"`{place}` is not an absolute path of the cluster's file system"
-        hint = "write for example `/data/train`, a path that every node sees"
-        yield Problem(path, message, hint, code="CT031")
+        yield Problem(
+            path,
+            f"`{place}` is not an absolute path of the cluster's file system",
+            "write for example `/data/train`, a path that every node sees",
+            code="CT031",
+        )
 
 
 # The plan of a job on a Slurm cluster. `--format sbatch` prints it as a file for sbatch.
@@ -267,7 +271,7 @@ def forms_of(plan: Plan) -> dict[str, Callable[[], str]]:
 def _batch_file(request: Mapping[str, Any]) -> str:
     """Return the batch script with its options as `#SBATCH` lines. The job needs the bundle on the
     cluster: `cloudtrain submit --upload-only` uploads it."""
-    first, newline, rest = str(request["script"]).partition("\n")
+    first, newline, rest = request["script"].partition("\n")
     # without `sbatch --parsable`, and without the script, which this text replaces
     words = request["argv"][2:-1]
     lines = [f"#SBATCH {_quote(word)}" for word in words]

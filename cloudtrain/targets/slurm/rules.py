@@ -23,9 +23,10 @@ def no_shared_dir(subject: Subject) -> Iterator[Fault]:
     its path.
     """
     if "shared_dir" in subject.account.missing:
-        message = "no `shared_dir` is set, so cloudtrain has no folder for runs on the cluster"
-        hint = 'add `shared_dir = "/fsx/you/cloudtrain"` to `[slurm]` in `cloudtrain.toml`'
-        yield Fault(message, hint)
+        yield Fault(
+            "no `shared_dir` is set, so cloudtrain has no folder for runs on the cluster",
+            'add `shared_dir = "/fsx/you/cloudtrain"` to `[slurm]` in `cloudtrain.toml`',
+        )
 
 
 @rule("SL102", Level.WARNING)
@@ -37,8 +38,11 @@ def no_spot_partition(subject: Subject) -> Iterator[Fault]:
     when its nodes are lost.
     """
     if subject.job.spot is not None and subject.settings.spot_partition is None:
-        hint = "set `spot_partition` in `[slurm]` of `cloudtrain.toml`, or leave `spot` out"
-        yield Fault("the job sets `spot`, but `[slurm]` has no `spot_partition`", hint, ("spot",))
+        yield Fault(
+            "the job sets `spot`, but `[slurm]` has no `spot_partition`",
+            "set `spot_partition` in `[slurm]` of `cloudtrain.toml`, or leave `spot` out",
+            ("spot",),
+        )
 
 
 @rule("SL103", Level.WARNING)
@@ -54,8 +58,10 @@ def one_cpu(subject: Subject) -> Iterator[Fault]:
         option.startswith(("--cpus", "-c", "--ntasks")) for option in settings.extra_sbatch
     )
     if not settings.exclusive and settings.cpus_per_instance is None and not has_cpus:
-        hint = "set `cpus_per_instance` in `[slurm]`, or remove `exclusive = false`"
-        yield Fault("the job asks for one CPU on each node", hint)
+        yield Fault(
+            "the job asks for one CPU on each node",
+            "set `cpus_per_instance` in `[slurm]`, or remove `exclusive = false`",
+        )
 
 
 @rule("SL104", Level.ERROR)
@@ -71,8 +77,9 @@ def option_of_ours(subject: Subject) -> Iterator[Fault]:
         name = option.removeprefix("--").partition("=")[0]
         if is_fixed(name):
             hint = "set `instance_count` in the job" if name == "nodes" else f"remove `{option}`"
-            message = f"`extra_sbatch` changes `--{name}`, which cloudtrain needs for itself"
-            yield Fault(message, hint)
+            yield Fault(
+                f"`extra_sbatch` changes `--{name}`, which cloudtrain needs for itself", hint
+            )
 
 
 @rule("SL105", Level.WARNING)
@@ -87,9 +94,11 @@ def any_gpu(subject: Subject) -> Iterator[Fault]:
     settings = subject.settings
     selector = settings.gpu_type or settings.constraint or resources.instance_type is not None
     if resources.gpu is not None and resources.gpus_per_instance and not selector:
-        message = f"the job needs a `{resources.gpu}`, but the request to Slurm asks for any GPU"
-        hint = "set `gpu_type` in `[slurm]`: `sinfo -o %G` shows the names"
-        yield Fault(message, hint, ("resources", "gpu"))
+        yield Fault(
+            f"the job needs a `{resources.gpu}`, but the request to Slurm asks for any GPU",
+            "set `gpu_type` in `[slurm]`: `sinfo -o %G` shows the names",
+            ("resources", "gpu"),
+        )
 
 
 # Rules about the job: GPUs, time, and packages that a cluster does not install.
@@ -104,8 +113,11 @@ def no_gpu_count(subject: Subject) -> Iterator[Fault]:
     """
     resources = subject.job.resources
     if resources.gpu is not None and resources.gpus_per_instance is None:
-        message = f"the job asks for a `{resources.gpu}` without the number of GPUs on each node"
-        yield Fault(message, "add `gpus_per_instance: 8`", ("resources", "gpus_per_instance"))
+        yield Fault(
+            f"the job asks for a `{resources.gpu}` without the number of GPUs on each node",
+            "add `gpus_per_instance: 8`",
+            ("resources", "gpus_per_instance"),
+        )
 
 
 @rule("SL204", Level.ERROR)
@@ -122,8 +134,9 @@ def no_time_to_train(subject: Subject) -> Iterator[Fault]:
             f"the time limit is {format_duration(limit)}, and SIGTERM comes "
             f"{format_duration(grace)} before it"
         )
-        hint = "raise `max_runtime`, or lower `grace_period` in `[slurm]`"
-        yield Fault(message, hint, ("max_runtime",))
+        yield Fault(
+            message, "raise `max_runtime`, or lower `grace_period` in `[slurm]`", ("max_runtime",)
+        )
 
 
 @rule("SL205", Level.NOTICE)
@@ -136,9 +149,8 @@ def no_installation(subject: Subject) -> Iterator[Fault]:
     be there. `build_environment = true` installs them on top of your own environment. If you set
     `python` or `setup`, and `build_environment = false`, cloudtrain does not report this.
     """
-    environment = subject.job.environment
     settings = subject.settings
-    file = environment.requirements
+    file = subject.job.environment.requirements
     is_own = settings.has_own_environment
     if file is None:
         return
@@ -148,9 +160,7 @@ def no_installation(subject: Subject) -> Iterator[Fault]:
         message += ": the image must have its packages"
         hint = "build an image that has them, or remove `image`"
     elif settings.build_environment is None and is_own:
-        has_python = settings.python != "python3"
-        place = f"`{settings.python}`" if has_python else "the environment of `setup`"
-        message += f": {place} must have its packages"
+        message += ": the environment of `python` or `setup` must have its packages"
         hint = "`build_environment = true` in `[slurm]` installs them on top of it"
     elif settings.build_environment is False and not is_own:
         message += " on the cluster, because `build_environment` is false"
@@ -170,8 +180,11 @@ def variable_of_slurm(subject: Subject) -> Iterator[Fault]:
     for name in subject.job.environment.variables:
         if name.startswith(("SLURM_", "SRUN_", "SBATCH_")):
             hint = "remove it; change Slurm's options with `extra_sbatch` or `slurm_overrides`"
-            message = f"the variable `{name}` changes how `srun` starts the ranks"
-            yield Fault(message, hint, ("environment", "variables", name))
+            yield Fault(
+                f"the variable `{name}` changes how `srun` starts the ranks",
+                hint,
+                ("environment", "variables", name),
+            )
 
 
 @rule("SL207", Level.NOTICE)
@@ -182,8 +195,11 @@ def no_time_limit(subject: Subject) -> Iterator[Fault]:
     between other jobs. Set `max_runtime`.
     """
     if subject.job.max_runtime is None:
-        message = "the job sets no time limit, so the partition's limit applies"
-        yield Fault(message, "add `max_runtime: 2h`", ("max_runtime",))
+        yield Fault(
+            "the job sets no time limit, so the partition's limit applies",
+            "add `max_runtime: 2h`",
+            ("max_runtime",),
+        )
 
 
 @rule("SL208", Level.NOTICE)
@@ -203,10 +219,8 @@ def no_image(subject: Subject) -> Iterator[Fault]:
     written = {field: word for field, word in values.items() if word}
     if not written or _image(subject) is not None or subject.settings.has_own_environment:
         return
-    hint = "set `python` or `setup` in `[slurm]` to an environment that has the framework"
-    if environment.framework is None:
-        hint = "set `python` or `setup` in `[slurm]` to an environment that has this version"
     message = f"no setting selects {' '.join(written.values())} on the cluster"
+    hint = "set `python` or `setup` in `[slurm]` to an environment that has it"
     yield Fault(message, hint, ("environment", next(iter(written))))
 
 

@@ -192,8 +192,8 @@ def _torch(run: ClusterRun) -> BatchLaunch:
     """Return the launch of torchrun on each node, which starts the ranks."""
     program = run.program
     python = run.python
-    shape = ["--nnodes", str(run.nodes), "--nproc-per-node", str(run.processes)]
-    options = [*shape, "--rdzv-id", run.context.run_name]
+    options = ["--nnodes", str(run.nodes), "--nproc-per-node", str(run.processes)]
+    options += ["--rdzv-id", run.context.run_name]
     dashes = ["--"] if misread(program) else []
 
     words = _srun(run, tasks=run.nodes, per_node=1)
@@ -201,12 +201,11 @@ def _torch(run: ClusterRun) -> BatchLaunch:
     words += ["--master-addr", '"$head"', "--master-port", '"$port"', "--no-python", *dashes]
     words += _in_bash("rank", program)
 
-    rendezvous = ["--master-addr", "$head", "--master-port", "$port"]
-    rest = (*options, *rendezvous, "--no-python", *dashes, *program)
+    options += ["--master-addr", "$head", "--master-port", "$port", "--no-python"]
 
     def agent(node: int) -> Process:
-        argv = (python, "-m", "torch.distributed.run", "--node-rank", str(node), *rest)
-        return Process(node, "torchrun", argv, run.variables)
+        start = (python, "-m", "torch.distributed.run", "--node-rank", str(node))
+        return Process(node, "torchrun", (*start, *options, *dashes, *program), run.variables)
 
     ranks = launchers.torchrun_ranks(
         program,
@@ -294,8 +293,7 @@ def _tensorflow(run: ClusterRun) -> BatchLaunch:
         kind, index = order[number]
         node, local = divmod(number, per_node)
         own = f'{{"index":{index},"type":"{kind}"}}'
-        config = f'{{"cluster":$CLOUDTRAIN_CLUSTER,"task":{own}}}'
-        env = run.variables | {"TF_CONFIG": config}
+        env = {**run.variables, "TF_CONFIG": f'{{"cluster":$CLOUDTRAIN_CLUSTER,"task":{own}}}'}
         return Process(node, kind, tuple(program), env, number, local)
 
     words += _in_bash("task", program)
@@ -308,11 +306,12 @@ def _none(run: ClusterRun) -> BatchLaunch:
     words = _srun(run, tasks=run.nodes, per_node=1)
 
     def process(node: int) -> Process:
-        instance = {
+        env = {
+            **run.variables,
             "CLOUDTRAIN_INSTANCE": str(node),
             "CLOUDTRAIN_INSTANCE_COUNT": str(run.nodes),
         }
-        return Process(node, "process", tuple(program), run.variables | instance, node, 0)
+        return Process(node, "process", tuple(program), env, node, 0)
 
     alike = Alike("process", _on_each_node(run, 1), process)
     words += _in_bash("alone", program)
@@ -367,8 +366,6 @@ _SIGNAL = '  scancel --signal=TERM "$SLURM_JOB_ID"\n'
 
 def batch_script(run: ClusterRun, launch: BatchLaunch) -> str:
     settings = run.settings
-    grace = settings.grace_period
-
     hosts = 'scontrol show hostnames "$SLURM_JOB_NODELIST"'
     if settings.rendezvous_host is not None:  # a line for each node, all with this name
         hosts += f" | while read -r _; do echo {quote(settings.rendezvous_host)}; done"
@@ -389,7 +386,6 @@ def batch_script(run: ClusterRun, launch: BatchLaunch) -> str:
     if run.job.environment.secrets:
         secrets = shell_script("secrets", python=python)
 
-    is_restarted = settings.requeue or run.job.spot
     return shell_script(
         "batch",
         name=run.context.run_name,
@@ -398,8 +394,8 @@ def batch_script(run: ClusterRun, launch: BatchLaunch) -> str:
         hosts=hosts,
         names=names,
         signal="" if is_mpi(run.job) else _SIGNAL,
-        grace=grace,
-        minutes=grace // 60 + 1,
+        grace=settings.grace_period,
+        minutes=settings.grace_period // 60 + 1,
         written=" ".join(map(quote, sorted(set(run.outputs.values())))),
         setup=_setup(settings),
         exports=exports,
@@ -410,7 +406,7 @@ def batch_script(run: ClusterRun, launch: BatchLaunch) -> str:
         secrets=secrets,
         before="".join(f"{line}\n" for line in launch.before),
         command=" ".join(launch.words),
-        again=shell_script("again") if is_restarted else "",
+        again=shell_script("again") if settings.requeue or run.job.spot else "",
     )
 
 
@@ -425,7 +421,6 @@ def install_script(run: ClusterRun, environment: BuiltEnvironment) -> str:
     variables = {
         name: value for name, value in run.variables.items() if name.startswith(_OF_INSTALLERS)
     }
-    cache = f"{run.account.shared_dir}/environments/uv-cache"
     setup = _setup(run.settings)
     if setup:
         log = quote(f"{environment.folder}.setup")
@@ -434,7 +429,7 @@ def install_script(run: ClusterRun, environment: BuiltEnvironment) -> str:
         "install",
         folder=quote(environment.folder),
         bundle=quote(run.bundle),
-        cache=quote(cache),
+        cache=quote(f"{run.account.shared_dir}/environments/uv-cache"),
         setup=setup,
         exports=_exports(variables),
         python=quote(environment.python),
@@ -472,8 +467,7 @@ def _setup(settings: Slurm) -> str:
     """Return the part of a script that runs the setting `setup`; empty without one."""
     if not settings.setup:
         return ""
-    lines = "\n".join(settings.setup).replace("\r", "")
-    return shell_script("setup", lines=lines)
+    return shell_script("setup", lines="\n".join(settings.setup).replace("\r", ""))
 
 
 def _exports(variables: Mapping[str, str]) -> str:

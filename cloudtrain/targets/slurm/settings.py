@@ -35,10 +35,13 @@ def _slurm_rules(slurm: Mapping[str, Any]) -> Iterator[Problem]:
     host = slurm.get("host")
     if isinstance(host, str):
         is_word = host.isprintable() and " " not in host and not host.startswith("-")
-        if not host or not is_word:
-            message = f"`host` must be a name that `ssh` knows, not `{host}`"
-            hint = "write for example `login1` or `me@login.example.org`"
-            yield Problem(("host",), message, hint, code="CT915")
+        if not (host and is_word):
+            yield Problem(
+                ("host",),
+                f"`host` must be a name that `ssh` knows, not `{host}`",
+                "write for example `login1` or `me@login.example.org`",
+                code="CT915",
+            )
 
     for name, value in slurm.items():
         # In the script of `--format sbatch` an option is one line. A line break in its value would
@@ -64,15 +67,20 @@ def _slurm_rules(slurm: Mapping[str, Any]) -> Iterator[Problem]:
 
 def _folder_problems(folder: str) -> Iterator[Problem]:
     if not folder.startswith("/"):
-        message = f"`shared_dir` must be an absolute path on the cluster, not `{folder}`"
-        hint = "write for example `/fsx/cloudtrain`"
-        yield Problem(("shared_dir",), message, hint, code="CT915")
-    if any(letter in _UNFIT or letter < " " for letter in folder):
-        message = (
-            "`shared_dir` holds a character that Slurm replaces in file names: `%`, "
-            "`\\` or a line break"
+        yield Problem(
+            ("shared_dir",),
+            f"`shared_dir` must be an absolute path on the cluster, not `{folder}`",
+            "write for example `/fsx/cloudtrain`",
+            code="CT915",
         )
-        yield Problem(("shared_dir",), message, "use another folder", code="CT915")
+    if any(letter in _UNFIT or letter < " " for letter in folder):
+        yield Problem(
+            ("shared_dir",),
+            "`shared_dir` holds a character that Slurm replaces in file names: `%`, "
+            "`\\` or a line break",
+            "use another folder",
+            code="CT915",
+        )
 
 
 _LONG_OPTION = r"--[A-Za-z0-9][A-Za-z0-9-]+"
@@ -237,8 +245,11 @@ class SlurmAccount:
         if it is not of the form `HOST:FOLDER:FOLDER`."""
         host, _, folders = place.partition(":")
         if not folders:
-            hint = "write the reference as in `slurm://login1:fsx:cloudtrain/NAME`"
-            raise RunNotFound(f"`{place}` does not name a Slurm cluster", hint=hint, code="CT933")
+            raise RunNotFound(
+                f"`{place}` does not name a Slurm cluster",
+                hint="write the reference as in `slurm://login1:fsx:cloudtrain/NAME`",
+                code="CT933",
+            )
         names = [unquote(folder) for folder in folders.split(":")]
         return cls(unquote(host) or None, "/" + "/".join(names))
 
