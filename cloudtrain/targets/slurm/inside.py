@@ -10,7 +10,7 @@ from cloudtrain.targets.inside import (
     relay_command,
     relayed,
 )
-from cloudtrain.targets.slurm.runner import Runner, ssh_argv
+from cloudtrain.targets.slurm.runner import Runner, rows_of, ssh_argv
 
 
 def enter(runner: Runner, folder: str, name: str, asked: ExecRequest) -> Session:
@@ -44,10 +44,7 @@ def enter(runner: Runner, folder: str, name: str, asked: ExecRequest) -> Session
 def _locate(runner: Runner, folder: str, name: str, asked: ExecRequest) -> tuple[str, str, str]:
     """Return the node, the rank and the job's number."""
     wanted = ["" if number is None else str(number) for number in (asked.rank, asked.instance)]
-    values: dict[str, str] = {}
-    for line in runner.run("where", folder, *wanted).decode("utf-8", "replace").splitlines():
-        word, _, rest = line.partition(" ")
-        values[word] = rest
+    values = dict(rows_of(runner.run("where", folder, *wanted)))
     rank = values.get("@rank", "")
     node = values.get("@node", "")
     if node:

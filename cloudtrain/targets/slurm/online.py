@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from cloudtrain.errors import TargetError, did_you_mean, join_names, shortened
 from cloudtrain.job.model import format_duration, parse_time
@@ -15,7 +15,7 @@ from cloudtrain.machines.table import NodeKind
 from cloudtrain.plans.plan import Finding, Plan
 from cloudtrain.rules.engine import declare_all, finding_of
 from cloudtrain.rules.job import not_asked
-from cloudtrain.targets.slurm.runner import Runner, find_errors
+from cloudtrain.targets.slurm.runner import Runner, find_errors, rows_of
 from cloudtrain.targets.slurm.script import QUESTION, needed_modules
 from cloudtrain.targets.slurm.settings import ASKED, Slurm
 
@@ -27,8 +27,10 @@ _GRES = r"(?P<name>[^:]+)(?::(?P<kind>[^:]*[^:\d][^:]*|[^:]+(?=:)))?(?::(?P<coun
 `gpu:3090:4`."""
 
 
-@dataclass(frozen=True)
-class Partition:
+Row = tuple[str, str]
+
+
+class Partition(NamedTuple):
     """One line of `sinfo`: a partition, and one type of its nodes."""
 
     name: str
@@ -39,7 +41,10 @@ class Partition:
     """The time limit of a job in seconds; None without a limit."""
     nodes: int
     gres: str
-    idle: int = 0
+    idle: int
+
+
+Groups = Mapping[str, Sequence[Partition]]
 
 
 def check(runner: Runner, job: TrainingJob, settings: Slurm, plan: Plan) -> list[Finding]:
@@ -47,14 +52,13 @@ def check(runner: Runner, job: TrainingJob, settings: Slurm, plan: Plan) -> list
     whether it has what the job's launcher needs."""
     shared_dir = str(plan.request["folder"]).rpartition("/runs/")[0]
     options = plan.request["argv"][2:-1]  # without `sbatch --parsable` and the script
-    script = str(plan.request["script"]).encode()
+    script = plan.request["script"].encode()
     try:
         answer = runner.run("look", shared_dir, "sbatch", *options, stdin=script)
     except TargetError as error:
         message = f"the cluster could not be asked about {ASKED}: {error.message}"
         return [finding_of("SL902", message, error.hint)]
-    lines = answer.decode("utf-8", "replace").splitlines()
-    findings = list(_findings_in(lines, plan.request["options"], shared_dir))
+    findings = list(_findings_in(rows_of(answer), plan.request["options"], shared_dir))
     return findings + _ask_interpreter(runner, job, settings, plan)
 
 
@@ -72,14 +76,12 @@ def _ask_interpreter(
         return []
     if is_in_image or is_relative:
         where = "in the image" if is_in_image else "in the code"
-        about = join_names(list(modules))
         why = f"`{python}` is {where}, which the login node does not have"
-        return [not_asked("the cluster", about, why, None)]
+        return [not_asked("the cluster", join_names(modules), why, None)]
 
     environment = plan.request.get("environment")
     if environment is not None:
-        is_built = runner.run("used", environment["folder"]).strip()
-        if is_built:
+        if runner.run("used", environment["folder"]).strip():
             python = f"{environment['folder']}/bin/python"
         else:
             modules = []  # it is asked once it is built
@@ -88,16 +90,14 @@ def _ask_interpreter(
         answer = runner.run("ask", python, "-c", QUESTION, *modules, stdin=setup)
     except TargetError as error:
         return [finding_of("SL902", error.message, error.hint)]
-    lines = answer.decode("utf-8", "replace").splitlines()
-    return list(_interpreter_findings(lines, python, job))
+    return list(_interpreter_findings(rows_of(answer), python, job))
 
 
-def _interpreter_findings(lines: Sequence[str], python: str, job: TrainingJob) -> Iterator[Finding]:
+def _interpreter_findings(rows: Sequence[Row], python: str, job: TrainingJob) -> Iterator[Finding]:
     """Yield the findings in the output of the script `ask`."""
     values: dict[str, str] = {}
     missing: list[str] = []
-    for line in lines:
-        word, _, rest = line.partition(" ")
+    for word, rest in rows:
         if word == "@python":  # what is before it was printed by the lines of `setup`
             values.clear()
             missing.clear()
@@ -108,7 +108,7 @@ def _interpreter_findings(lines: Sequence[str], python: str, job: TrainingJob) -
     version = values.get("@python")
     if version is None:
         code = values.get("@code")
-        said = "; ".join(line for line in lines if line and not line.startswith("@"))
+        said = "\n".join(f"{word} {rest}" for word, rest in rows if not word.startswith("@"))
         message = (
             f"`{python}` cannot be asked what it has: {find_errors(said) or 'it said nothing'}"
         )
@@ -141,34 +141,33 @@ _OLDEST = (3, 9)
 
 
 def _findings_in(
-    lines: Sequence[str], options: Mapping[str, Any], shared_dir: str
+    rows: Sequence[Row], options: Mapping[str, Any], shared_dir: str
 ) -> Iterator[Finding]:
     """Yield the findings in the output of the script `look`. `options` are the job's options of
     sbatch."""
-    values = {}
+    values = dict(rows)
     partitions = []
     messages = []
-    for line in lines:
-        word, _, rest = line.partition(" ")
+    for word, rest in rows:
         if word == "@partition":
             partitions.append(parse_partition(rest))
         elif word == "@test":
             messages.append(rest)
-        values[word] = rest
 
     if values.get("@folder") != "yes":
         message = f"`{shared_dir}` does not exist, or you may not write to it"
         hint = "create the folder, or set another `shared_dir` in `[slurm]`"
         yield finding_of("SL906", message, hint)
 
-    findings = list(_partition_findings(partitions, options))
+    groups = _wanted_partitions(partitions, options)
+    names = [one.name for one in partitions]
+    findings = list(_partition_findings(groups, options, names))
     yield from findings
 
     answer = "\n".join(messages)
     start = re.search(_STARTS, answer)
     if start is not None:
-        now = values.get("@now", "")
-        message = _describe_start(start["time"], now, partitions, options)
+        message = _describe_start(start["time"], values["@now"], groups, options)
         yield finding_of("SL904", message, None)
     elif not findings and values.get("@code") != "0":
         message = find_errors(answer).replace("allocation failure: ", "")
@@ -181,27 +180,22 @@ def _findings_in(
         yield finding_of("SL901", f"Slurm would refuse the job: {message}", hint)
 
 
-def _describe_start(
-    time: str, now: str, partitions: Sequence[Partition], options: Mapping[str, Any]
-) -> str:
+def _describe_start(time: str, now: str, groups: Groups, options: Mapping[str, Any]) -> str:
     """Say when the job would start. `sbatch --test-only` leaves out the backfill: it lets each
     running job use its whole limit, and each waiting job go first (seen on Slurm 22.05.8: two hours
     for a job that started within five seconds)."""
     if time <= now:
         return "the job would start at once"
 
-    names = _partition_names(options)
     idle = 0
-    for one in partitions:
-        is_mine = one.name in names if names else one.is_default
-        if is_mine and _has_resources(one, options):
+    for one in chain(*groups.values()):
+        if _has_resources(one, options):
             idle += one.idle
 
     shown_time = time.replace("T", " ")
-    if idle >= int(options.get("nodes", 1)):
-        number = "1 node is" if idle == 1 else f"{idle} nodes are"
+    if idle >= int(options["nodes"]):
         return (
-            f"{number} idle, so the job may start at once; without backfill, it would at "
+            "enough nodes are idle, so the job may start at once; without backfill, it would at "
             f"{shown_time}"
         )
     return (
@@ -209,34 +203,32 @@ def _describe_start(
     )
 
 
-def _partition_names(options: Mapping[str, Any]) -> list[str]:
-    """Return the partitions that the job names. Without one, the cluster's default applies."""
-    names = str(options.get("partition", "")).split(",")
-    return [name for name in names if name]
+def _wanted_partitions(partitions: Sequence[Partition], options: Mapping[str, Any]) -> Groups:
+    """Return the lines of each partition that the job names, by this name. Without one, the
+    cluster's default applies: its name is empty then."""
+    groups: dict[str, list[Partition]] = {}
+    for name in str(options.get("partition", "")).split(","):
+        groups[name] = []
+        for one in partitions:
+            if one.name == name or (one.is_default and not name):
+                groups[name].append(one)
+    return groups
 
 
 def _partition_findings(
-    partitions: Sequence[Partition], options: Mapping[str, Any]
+    wanted: Groups, options: Mapping[str, Any], known: Sequence[str]
 ) -> Iterator[Finding]:
     """Yield what is wrong with the job's partitions. A job can name several: it starts in the first
-    that has room, and a limit counts only if none of them allows the job."""
-    names = _partition_names(options)
-    groups = []
-    for name in names:
-        group = [one for one in partitions if one.name == name]
-        if group:
-            groups.append(group)
-        else:
-            hint = did_you_mean(name, [one.name for one in partitions]) or "see `sinfo --all`"
+    that has room, and a limit counts only if none of them allows the job. `known` are the names of
+    all partitions."""
+    for name, group in wanted.items():
+        if not group and name:
+            hint = did_you_mean(name, known) or "see `sinfo --all`"
             yield finding_of("SL903", f"the cluster has no partition `{name}`", hint)
-
-    if not names:
-        group = [one for one in partitions if one.is_default]
-        if group:
-            groups.append(group)
-        else:
+        elif not group:
             hint = "set `partition` in `[slurm]`: see `sinfo`"
             yield finding_of("SL903", "the cluster has no default partition", hint)
+    groups = list(filter(None, wanted.values()))
     if not groups:
         return
 
@@ -262,7 +254,7 @@ def _limit_findings(group: Sequence[Partition], options: Mapping[str, Any]) -> I
     """Yield what a partition cannot give to the job. `group` are the partition's lines."""
     name = group[0].name
     nodes = sum(one.nodes for one in group)
-    if int(options.get("nodes", 1)) > nodes:
+    if int(options["nodes"]) > nodes:
         message = (
             f"the job asks for {options['nodes']} nodes, but the partition `{name}` has {nodes}"
         )
@@ -292,8 +284,7 @@ def _has_resources(one: Partition, options: Mapping[str, Any]) -> bool:
         return True
     name, kind, count = wanted[0]
     for offered_name, offered_kind, offered_count in parse_gres(one.gres):
-        is_right_kind = not kind or offered_kind == kind
-        if offered_name == name and is_right_kind and offered_count >= count:
+        if offered_name == name and offered_count >= count and kind in ("", offered_kind):
             return True
     return False
 

@@ -66,7 +66,7 @@ shell."""
 
 _PREFIX = "printf '\\001cloudtrain\\001\\n'\n"
 
-TIMEOUT = 180.0
+_TIMEOUT = 180
 """Time limit in seconds for a script that transfers no file."""
 
 WORDS = load_table(__file__, "words.toml")
@@ -88,6 +88,15 @@ class CommandFailed(TargetError):
         self.exit_status = code
 
 
+def rows_of(answer: bytes) -> list[tuple[str, str]]:
+    """Return the lines of a script's output, each as its first word and the rest."""
+    rows = []
+    for line in answer.decode("utf-8", "replace").splitlines():
+        word, _, rest = line.partition(" ")
+        rows.append((word, rest))
+    return rows
+
+
 class Runner:
     """Runs scripts on `host`, a name that ssh knows, or on this machine (`host` is None)."""
 
@@ -96,9 +105,7 @@ class Runner:
         self.environ = {name: value for name, value in environ.items() if not _is_of_a_job(name)}
         self.state_dir = state_dir
 
-    def run(
-        self, script: str, *arguments: str, stdin: bytes = b"", timeout: float = TIMEOUT
-    ) -> bytes:
+    def run(self, script: str, *arguments: str, stdin: bytes = b"") -> bytes:
         """Run a script of `shell/`, which reads `arguments` as `$1`, `$2` and so on, and return its
         output. Raises `TargetUnreachable` if the login node or the cluster does not answer,
         `TargetUnavailable` if the machine lacks a command, such as ssh or sbatch, and
@@ -106,18 +113,13 @@ class Runner:
         argv = self._argv(script, arguments)
         try:
             process = subprocess.run(
-                argv,
-                input=stdin,
-                capture_output=True,
-                timeout=timeout,
-                env=self.environ,
-                check=False,
+                argv, input=stdin, capture_output=True, timeout=_TIMEOUT, env=self.environ
             )
         except subprocess.TimeoutExpired:
-            message = f"{self._where} did not answer within {timeout:.0f} s"
+            message = f"{self._where} did not answer within {_TIMEOUT} s"
             raise TargetUnreachable(message, hint=self._hint) from None
         except OSError as error:
-            raise self._not_started(argv, error) from None
+            raise self._unavailable(f"`{argv[0]}` cannot be started: {error.strerror}") from None
         self._check_exit(process.returncode, process.stderr)
         return self._answer(process.stdout)
 
@@ -137,11 +139,8 @@ class Runner:
                     on_sent(len(chunk))
             with suppress(BrokenPipeError):
                 process.stdin.close()
-            code = process.wait()
-            answer = output()
-            error = errors()
-        self._check_exit(code, error)
-        return self._answer(answer)
+            self._check_exit(process.wait(), errors())
+            return self._answer(output())
 
     def read(self, script: str, *arguments: str, take: Callable[[IO[bytes]], None]) -> str:
         """Run a script and call `take` with the stream of its output, while the script is
@@ -158,10 +157,8 @@ class Runner:
                 process.kill()  # it may wait forever for a reader
                 raise
             process.stdout.read()  # what `take` left, so that the script can end
-            code = process.wait()
-            error = errors()
-        self._check_exit(code, error)
-        return error.decode("utf-8", "replace")
+            self._check_exit(process.wait(), errors())
+            return errors().decode("utf-8", "replace")
 
     def _open(self, script: str, arguments: Sequence[str], stdin: int) -> subprocess.Popen[bytes]:
         argv = self._argv(script, arguments)
@@ -170,10 +167,7 @@ class Runner:
                 argv, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=self.environ
             )
         except OSError as error:
-            raise self._not_started(argv, error) from None
-
-    def _not_started(self, argv: Sequence[str], error: OSError) -> TargetUnavailable:
-        return self._unavailable(f"`{argv[0]}` cannot be started: {error.strerror}")
+            raise self._unavailable(f"`{argv[0]}` cannot be started: {error.strerror}") from None
 
     def _argv(self, script: str, arguments: Sequence[str]) -> list[str]:
         text = _PREFIX + shell_script(script)

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from cloudtrain.targets.slurm.runner import rows_of
+
 
 @dataclass(frozen=True)
 class Note:
@@ -68,8 +70,7 @@ class Record:
 def parse_records(answer: bytes) -> Iterator[Record]:
     """Yield the runs in the output of the script `status`. A line `@run NAME` begins each."""
     record: Record | None = None
-    for line in answer.decode("utf-8", "replace").splitlines():
-        word, _, rest = line.partition(" ")
+    for word, rest in rows_of(answer):
         if word == "@run":
             if record is not None:
                 yield record

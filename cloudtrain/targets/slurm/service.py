@@ -9,6 +9,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,7 +25,7 @@ from cloudtrain.targets.common.tracebacks import PEER_LOST, error_in, shorten_li
 from cloudtrain.targets.contract import BundleWriter, ByteProgress, Service
 from cloudtrain.targets.slurm.inside import enter
 from cloudtrain.targets.slurm.online import check, list_nodes
-from cloudtrain.targets.slurm.runner import WORDS, CommandFailed, Runner
+from cloudtrain.targets.slurm.runner import WORDS, CommandFailed, Runner, rows_of
 from cloudtrain.targets.slurm.scripts import Record, parse_records
 from cloudtrain.targets.slurm.settings import SlurmAccount
 from cloudtrain.targets.slurm.stacks import look_at
@@ -61,21 +62,22 @@ def send(runner: Runner, plan: Plan, *, again: bool) -> None:
     `TargetUnreachable` if the cluster did not answer, or another process submits or withdrew the
     run."""
     request = plan.request
-    folder = str(request["folder"])
+    folder = request["folder"]
     name = plan.run_name
     token = secrets.token_hex(16)
 
     job = _call(runner, "open", folder, name, token)
     if not job:
         outputs = json.dumps(request["outputs"])
-        script = str(request["script"]).encode()
         arguments = (token, outputs, *request["argv"])
+        script = request["script"].encode()
         answer = _call(runner, "send", folder, name, *arguments, stdin=script)
         word, _, number = answer.partition(" ")
         job = number if word == "found" else ""
     if job and not again:
-        message = f"a run `{name}` already exists: job {job}"
-        raise NameTaken(message, hint="give the job another name")
+        raise NameTaken(
+            f"a run `{name}` already exists: job {job}", hint="give the job another name"
+        )
 
 
 def _call(
@@ -83,22 +85,17 @@ def _call(
 ) -> str:
     """Run a script about a run, and return its output. Its exit codes become errors."""
     try:
-        answer = runner.run(script, folder, name, *arguments, stdin=stdin)
+        return runner.run(script, folder, name, *arguments, stdin=stdin).decode().strip()
     except CommandFailed as error:
-        raise _explain(error, name) from None
-    return answer.decode().strip()
+        row = WORDS["exits"].get(str(error.exit_status))
+        if row is None:
+            raise
+        kind, message, hint = row
+        text = message.format(name=name, said=error.message)
+        raise _KINDS[kind](text, hint=hint) from None
 
 
 _KINDS = {"unreachable": TargetUnreachable, "taken": NameTaken, "refused": TargetError}
-
-
-def _explain(error: CommandFailed, name: str) -> TargetError:
-    """Return the error that a script's exit code means; the same error for an unknown code."""
-    row = WORDS["exits"].get(str(error.exit_status))
-    if row is None:
-        return error
-    kind, message, hint = row
-    return _KINDS[kind](message.format(name=name, said=error.message), hint=hint)
 
 
 # Slurm's job states, and the run states that they mean.
@@ -137,8 +134,9 @@ _ENDS = ("ended", "stopped", "left", "broken")
 """Events of the journal with which a batch script ends."""
 
 
-def status_of(record: Record, tails: Callable[[], str]) -> RunStatus:
-    """`tails` returns the last lines of the error output; called only for a failed run. Times and
+def status_of(record: Record, tails: Callable[[], bytes]) -> RunStatus:
+    """`tails` returns the output of the script of this name: the last lines of the error output;
+    called only for a failed run. Times and
     the exit code come from the journal if possible, so that they do not change when Slurm forgets
     the job."""
     state, reason = _meaning_in(record)
@@ -171,12 +169,11 @@ def _meaning_in(record: Record) -> Meaning:
         return _meaning_in_journal(record)
     meaning = meaning_of(record.state)
     if not meaning.state.is_final:
-        return _meaning_unfinished(record, record.state, meaning)
+        return _meaning_unfinished(record, record.state, meaning.state)
 
     last = record.last(*_ENDS)
-    if last is not None and last.word == "stopped":
-        return Meaning(RunState.STOPPED, _stop_reason(record))
-    if meaning.state is RunState.STOPPED and record.stop_asked:
+    is_asked = meaning.state is RunState.STOPPED and record.stop_asked
+    if is_asked or (last is not None and last.word == "stopped"):
         return Meaning(RunState.STOPPED, _stop_reason(record))
     if meaning.state is RunState.FAILED and meaning.reason is None:
         return Meaning(RunState.FAILED, _reason_of_journal(record) or _EARLY)
@@ -189,20 +186,17 @@ def _stop_reason(record: Record) -> str:
     return "it was asked to stop"
 
 
-def _meaning_unfinished(record: Record, slurm_state: str, meaning: Meaning) -> Meaning:
-    """Return the state of a run whose job has not ended. `meaning` is that of `slurm_state`."""
-    state = meaning.state
+def _meaning_unfinished(record: Record, slurm_state: str, state: RunState) -> Meaning:
+    """Return the state of a run whose job has not ended. `state` is that of `slurm_state`."""
     if record.stop_asked or record.last("stopping") is not None:
         return Meaning(RunState.STOPPING)
 
     last = record.last("started", "left")
-    has_script = last is not None and last.word == "started"
-    if state is RunState.RUNNING and not has_script:
+    if state is RunState.RUNNING and (last is None or last.word == "left"):
         # the job has its nodes, and the batch script is about to start
         return Meaning(RunState.PREPARING)
     if slurm_state.split()[0] in ("SUSPENDED", "STOPPED"):
-        reason = f"it is suspended (`scontrol resume {record.job}` lets it continue)"
-        return Meaning(state, reason)
+        return Meaning(state, f"it is suspended (`scontrol resume {record.job}` lets it continue)")
     return Meaning(state, _waiting(record) if state is RunState.PENDING else None)
 
 
@@ -277,14 +271,13 @@ class _Cause(NamedTuple):
 
     is_consequence: bool
     """Whether the error only says that a rank lost contact with another rank."""
-    is_nameless: bool
-    """Whether the process is no rank, such as a launcher."""
-    rank: int
+    rank: float
+    """Infinite for a process that is no rank, such as a launcher."""
     error: str
     lines: list[str]
 
 
-def _with_cause(status: RunStatus, tails: str) -> RunStatus:
+def _with_cause(status: RunStatus, tails: bytes) -> RunStatus:
     """Add the error in `tails`, the last lines of the error output, and the failed rank if it is
     known. An error that only says that a rank lost contact with another rank is used only if there
     is no other error."""
@@ -293,16 +286,15 @@ def _with_cause(status: RunStatus, tails: str) -> RunStatus:
         error = error_in(lines)
         match = re.fullmatch(_RANK, file)
         if error is not None:
-            is_consequence = bool(PEER_LOST.search(error))
-            rank = int(match[1]) if match else 0
-            causes.append(_Cause(is_consequence, match is None, rank, error, lines))
+            rank = int(match[1]) if match else inf
+            causes.append(_Cause(bool(PEER_LOST.search(error)), rank, error, lines))
     if not causes:
         return _with_last_words(status, tails)
 
-    cause = min(causes, key=lambda cause: (cause.is_consequence, cause.is_nameless, cause.rank))
-    reason = shorten_line(cause.error)
+    cause = min(causes, key=lambda cause: cause[:2])
+    reason = cause.error
     failed_rank = None
-    if not (cause.is_nameless or cause.is_consequence):
+    if isinstance(cause.rank, int) and not cause.is_consequence:
         failed_rank = cause.rank
         reason = f"rank {failed_rank}: {reason}"
     if status.reason:
@@ -311,7 +303,7 @@ def _with_cause(status: RunStatus, tails: str) -> RunStatus:
     return replace(status, reason=reason, failed_rank=failed_rank, details=details)
 
 
-def _with_last_words(status: RunStatus, tails: str) -> RunStatus:
+def _with_last_words(status: RunStatus, tails: bytes) -> RunStatus:
     """Add to the status what the batch script printed last, if the script recorded no reason."""
     written = []
     for name, lines in _files(tails):
@@ -324,14 +316,14 @@ def _with_last_words(status: RunStatus, tails: str) -> RunStatus:
     return replace(status, reason=reason, details=tuple(written[-_DETAILS:]))
 
 
-def _files(tails: str) -> list[tuple[str, list[str]]]:
+def _files(tails: bytes) -> list[tuple[str, list[str]]]:
     """Return the names of the files in `tails`, each with its lines."""
     files: list[tuple[str, list[str]]] = []
-    for line in tails.splitlines():
-        if line.startswith("@file "):
-            files.append((line.removeprefix("@file "), []))
+    for word, rest in rows_of(tails):
+        if word == "@file":
+            files.append((rest, []))
         elif files:
-            files[-1][1].append(line.removeprefix(" "))
+            files[-1][1].append(rest)
     return files
 
 
@@ -360,12 +352,12 @@ class SlurmService(Service):
         self._pace = pace
 
     def check(self, job: TrainingJob, settings: Slurm, plan: Plan) -> list[Finding]:
-        return check(self._runner(SlurmAccount.parse(plan.place)), job, settings, plan)
+        return check(self._runner(plan.place), job, settings, plan)
 
     def upload(
         self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None
     ) -> bool:
-        runner = self._runner(SlurmAccount.parse(plan.place))
+        runner = self._runner(plan.place)
         is_new = upload(runner, plan, bundle, on_bytes)
         environment = plan.request.get("environment")
         if environment is not None:
@@ -373,7 +365,7 @@ class SlurmService(Service):
         return is_new
 
     def submit(self, plan: Plan, *, again: bool = False) -> RunRef:
-        send(self._runner(SlurmAccount.parse(plan.place)), plan, again=again)
+        send(self._runner(plan.place), plan, again=again)
         return plan.ref
 
     def has(self, ref: RunRef) -> bool:
@@ -387,7 +379,7 @@ class SlurmService(Service):
     def status(self, ref: RunRef) -> RunStatus:
         runner, folder = self._locate(ref)
         record = self._record(runner, folder, ref)
-        return status_of(record, lambda: runner.run("tails", folder).decode("utf-8", "replace"))
+        return status_of(record, lambda: runner.run("tails", folder))
 
     def logs(
         self,
@@ -433,18 +425,18 @@ class SlurmService(Service):
     def runs(self, place: str) -> Iterator[ListedRun]:
         """Yield the runs of the shared folder, newest first. Only `status` reports the error of a
         failed rank."""
-        account = SlurmAccount.parse(place)
-        runner = self._runner(account)
-        names = runner.run("list", account.shared_dir).decode().split()
-        folder = f"{account.shared_dir}/runs"
+        shared_dir = SlurmAccount.parse(place).shared_dir
+        runner = self._runner(place)
+        names = runner.run("list", shared_dir).decode().split()
+        folder = f"{shared_dir}/runs"
         for start in range(0, len(names), _AT_ONCE):
             some = names[start : start + _AT_ONCE]
             for record in parse_records(runner.run("status", folder, *some)):
-                status = status_of(record, lambda: "")
+                status = status_of(record, lambda: b"")
                 yield ListedRun(RunRef("slurm", place, record.name), status)
 
     def instances(self, place: str) -> list[NodeKind]:
-        return list_nodes(self._runner(SlurmAccount.parse(place)))
+        return list_nodes(self._runner(place))
 
     def code(self, ref: RunRef, upload: Upload, scratch: Path) -> Iterator[Path]:
         runner, _ = self._locate(ref)
@@ -466,23 +458,25 @@ class SlurmService(Service):
         """Return the run's record. Raises `RunNotFound` if the run has no job."""
         runs = folder.rpartition("/")[0]
         for _ in range(2):
-            answer = runner.run("status", runs, ref.name)
-            record = next(parse_records(answer), None)
+            record = next(parse_records(runner.run("status", runs, ref.name)), None)
             if record is not None and record.job:
                 return record
             # The sender may have died before it recorded the job; `find` records it now.
             if not _call(runner, "find", folder, ref.name):
                 break
-        message = f"there is no run `{ref.name}` at `{ref.place}`"
-        raise RunNotFound(message, hint="`cloudtrain ps` lists the runs")
+        raise _not_found(ref)
 
     def _locate(self, ref: RunRef) -> tuple[Runner, str]:
         """Return the runner for the run's cluster, and the run's folder."""
-        account = SlurmAccount.parse(ref.place)
+        runner = self._runner(ref.place)
         if not ref.name or "/" in ref.name or ref.name in (".", ".."):
-            message = f"there is no run `{ref.name}`"
-            raise RunNotFound(message, hint="`cloudtrain ps` lists the runs")
-        return self._runner(account), account.run_dir(ref.name)
+            raise _not_found(ref)
+        return runner, SlurmAccount.parse(ref.place).run_dir(ref.name)
 
-    def _runner(self, account: SlurmAccount) -> Runner:
-        return Runner(account.host, self._environ, self._state_dir)
+    def _runner(self, place: str) -> Runner:
+        return Runner(SlurmAccount.parse(place).host, self._environ, self._state_dir)
+
+
+def _not_found(ref: RunRef) -> RunNotFound:
+    message = f"there is no run `{ref.name}` at `{ref.place}`"
+    return RunNotFound(message, hint="`cloudtrain ps` lists the runs")

@@ -8,7 +8,7 @@ import json
 from cloudtrain.runtime.hangs.stacks import main_of_faulthandler
 from cloudtrain.runtime.hangs.verdict import Look
 from cloudtrain.runtime.ranks import RegisteredRank
-from cloudtrain.targets.slurm.runner import Runner
+from cloudtrain.targets.slurm.runner import Runner, rows_of
 from cloudtrain.targets.slurm.shell import shell_script
 
 
@@ -18,14 +18,13 @@ def look_at(runner: Runner, folder: str) -> list[Look]:
     ranks: dict[int, RegisteredRank] = {}
     answers: dict[int, list[str]] = {}
     lines: list[str] = []
-    for line in output.decode("utf-8", "replace").splitlines():
-        word, _, rest = line.partition(" ")
+    for word, rest in rows_of(output):
         if word == "@rank":
             rank = RegisteredRank(**json.loads(rest))
             ranks[rank.rank] = rank
         elif word == "@answer":
-            number, _, rest = rest.partition(" ")
-            lines = [rest]
+            number, _, facts = rest.partition(" ")
+            lines = [facts]
             answers[int(number)] = lines
         else:
             lines.append(rest)

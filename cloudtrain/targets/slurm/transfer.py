@@ -23,7 +23,7 @@ from cloudtrain.targets.common.archives import find_places, landing, nothing_wri
 from cloudtrain.targets.common.services import line_text
 from cloudtrain.targets.common.tracebacks import shorten_line
 from cloudtrain.targets.contract import BundleWriter, ByteProgress
-from cloudtrain.targets.slurm.runner import CommandFailed, Runner
+from cloudtrain.targets.slurm.runner import CommandFailed, Runner, rows_of
 
 _NOTHING = 3
 """The script's exit code for a missing file or folder."""
@@ -100,8 +100,9 @@ def _copy(
             tell(error.message)
         return False
     if broken:
-        message = f"the download of `{source}` was interrupted: {broken[0]}"
-        raise TargetUnreachable(message, hint="download it again")
+        raise TargetUnreachable(
+            f"the download of `{source}` was interrupted: {broken[0]}", hint="download it again"
+        )
     for line in said.splitlines():
         if line.startswith(_TOLD):
             tell(line.removeprefix(_TOLD))
@@ -255,7 +256,9 @@ class ClusterLog:
             longest = max(file.next_length for file in files)
             count = min(max(1, _AT_ONCE // longest), _MOST_FILES)
             files = files[:count]
-            for file, piece in zip(files, self._read(files), strict=True):
+            pieces = [_Piece(file.name, file.read, file.next_length) for file in files]
+            answer = _read_pieces(self.runner, self.folder, pieces)
+            for file, piece in zip(files, answer, strict=True):
                 lines = _take_lines(file, piece)
                 file.read += len(piece)
                 for text in lines:
@@ -273,9 +276,8 @@ class ClusterLog:
     def _grown(self) -> list[_File]:
         """Return the files with unread bytes."""
         files = []
-        answer = self.runner.run("sizes", self.folder).decode("utf-8", "replace")
-        for line in answer.splitlines():
-            size, time, name = line.split(" ", 2)
+        for size, rest in rows_of(self.runner.run("sizes", self.folder)):
+            time, _, name = rest.partition(" ")
             file = self._file(name)
             if file is None:
                 continue
@@ -302,11 +304,6 @@ class ClusterLog:
             self.streams[name] = _File(name, restart, node, rank, match["stream"], read=read)
         return self.streams[name]
 
-    def _read(self, files: Sequence[_File]) -> list[bytes]:
-        """Return the next piece of each file."""
-        pieces = [_Piece(file.name, file.read, file.next_length) for file in files]
-        return _read_pieces(self.runner, self.folder, pieces)
-
 
 class _Piece(NamedTuple):
     """A part of a file, whose name is relative to the folder of the logs."""
@@ -329,8 +326,10 @@ def _read_pieces(runner: Runner, folder: str, pieces: Sequence[_Piece]) -> list[
         parts.append(answer[start:end])
         start = end
     if start != len(answer):
-        hint = "run the command again to read it from the beginning"
-        raise TargetError("a file of the run became shorter while it was read", hint=hint)
+        raise TargetError(
+            "a file of the run became shorter while it was read",
+            hint="run the command again to read it from the beginning",
+        )
     return parts
 
 
@@ -354,8 +353,7 @@ def copy_metrics(runner: Runner, folder: str, cache: Path) -> bool:
     copy at the same time, because each byte has one place."""
     has_files = False
     pieces: list[_Piece] = []
-    for line in runner.run("rows", folder).decode("utf-8", "replace").splitlines():
-        words, _, name = line.partition(" ")
+    for words, name in rows_of(runner.run("rows", folder)):
         match = _METRICS_FILE.fullmatch(name)
         if match is None:
             continue
@@ -377,7 +375,12 @@ def copy_metrics(runner: Runner, folder: str, cache: Path) -> bool:
     for first in range(0, len(pieces), at_once):
         some = pieces[first : first + at_once]
         for piece, data in zip(some, _read_pieces(runner, folder, some), strict=True):
-            _write_at(cache / Path(piece.name).name, piece.start, data)
+            descriptor = os.open(
+                cache / Path(piece.name).name, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600
+            )
+            with open(descriptor, "wb") as file:
+                file.seek(piece.start)
+                file.write(data)
     return has_files
 
 
@@ -390,11 +393,3 @@ def _whole_size(file: Path, *, is_text: bool) -> int:
         return file.read_bytes().rfind(b"\n") + 1
     size = file.stat().st_size
     return size - size % ROW.size
-
-
-def _write_at(file: Path, start: int, data: bytes) -> None:
-    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        os.pwrite(descriptor, data, start)
-    finally:
-        os.close(descriptor)

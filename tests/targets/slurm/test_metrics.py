@@ -90,5 +90,5 @@ def test_a_status_has_the_notices_of_the_run(
     (run / "metrics" / "notices.rank1.jsonl").write_text("\n".join(texts))
     runner = Runner(None, dict(os.environ), run.parent)
     (record,) = parse_records(runner.run("status", str(run.parent), "run"))
-    notices = status_of(record, str).notices
+    notices = status_of(record, bytes).notices
     assert [(notice.text, notice.ended) for notice in notices] == [("rank 1", 3.0), ("hot", None)]

@@ -92,7 +92,7 @@ STARTS: dict[str, tuple[str, str, int, str]] = {
     "idle": ("$(date +%Y-%m-%dT%H:%M:%S)", "p5*|up|infinite|0/2/0/2|gpu:8", 2, "the job would start at once"),
     "idle beside a waiting job": (
         "2099-01-02T03:04:05", "p5*|up|infinite|3/2/0/5|gpu:8", 2,
-        "2 nodes are idle, so the job may start at once; without backfill, it would at 2099-01-02 03:04:05",
+        "enough nodes are idle, so the job may start at once; without backfill, it would at 2099-01-02 03:04:05",
     ),
     "too few idle": (
         "2099-01-02T03:04:05", "p5*|up|infinite|3/1/0/4|gpu:8", 2,

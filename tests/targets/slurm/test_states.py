@@ -211,7 +211,7 @@ def test_records(name: str) -> None:
     """What the cluster says is one state, and one reason."""
     text, state, reason = RECORDS[name]
     (record,) = parse_records(f"@run run-1\n@job 7\n@sent 90\n{text}".encode())
-    status = status_of(record, lambda: "")
+    status = status_of(record, bytes)
     assert (status.state, status.reason) == (state, reason)
     assert (status.ended is not None) >= (state is RunState.SUCCEEDED)
 
@@ -220,7 +220,7 @@ def test_restarts_are_counted() -> None:
     """Every start after the first is a restart, and the run began with the first."""
     text = f"@run run-1\n@job 7\n{STARTED}@note 130 7 left 143\n@note 140 7 started 1\n{QUEUE.format('RUNNING', 'None')}"
     (record,) = parse_records(text.encode())
-    status = status_of(record, lambda: "")
+    status = status_of(record, bytes)
     assert (status.restarts, status.started, status.ended) == (1, 100.5, None)
 
 
@@ -229,7 +229,7 @@ def test_last_words() -> None:
     tails = "@file slurm.out\n line 49: /no/venv/bin/activate: No such file or directory\n"
     text = f"@run run-1\n@job 7\n{STARTED}@note 101 7 broken setup\n{QUEUE.format('FAILED', 'NonZeroExitCode')}"
     (record,) = parse_records(text.encode())
-    status = status_of(record, lambda: tails)
+    status = status_of(record, tails.encode)
     setup = "the lines of `setup` in `[slurm]` ended the batch script"
     assert status.reason == f"{setup}: line 49: /no/venv/bin/activate: No such file or directory"
     assert status.details == ("line 49: /no/venv/bin/activate: No such file or directory",)
@@ -243,10 +243,10 @@ def test_whose_fault() -> None:
         "@file node_1.rank_3.stderr.log\n Traceback\n ValueError: bad thing\n"
     )
     (record,) = parse_records(f"@run run-1\n@job 7\n{STARTED}{ENDED.format(1)}".encode())
-    status = status_of(record, lambda: tails)
+    status = status_of(record, tails.encode)
     assert status.failed_rank == 3
     assert status.reason == "rank 3: ValueError: bad thing (exit code 1)"
     assert status.details == ("Traceback", "ValueError: bad thing")
     told = "@file node_1.rank_3.stderr.log\n error: `x.pt` is broken\n \n hint: remove it\n"
-    status = status_of(record, lambda: tails.partition("@file node_1.rank_3")[0] + told)
+    status = status_of(record, (tails.partition("@file node_1.rank_3")[0] + told).encode)
     assert (status.failed_rank, status.reason) == (3, "rank 3: `x.pt` is broken (exit code 1)")
