@@ -24,14 +24,17 @@ _OF_SCRIPT = "\ue002"
 """At the end of such a part that another shell would not know: it needs variables of the script."""
 NOT_EMPTY = "\ue003"
 """After an unknown part that is certainly not empty."""
+_BREAK = "\ue004"
+"""Between the words to which one word expands."""
+_PART = "\ue005"
+"""Before a part of a word that makes a word also if it is empty: `""`."""
 
 _NAMED = re.compile(r"\$([A-Za-z_]\w*|[\d@*#?$!-])")
 _UNKNOWN_ARGUMENT = re.compile(rf"{_START}[^{_END}]*\$\{{?#?[\d@*#]")
-_SPACE = " \t\n"
 _ENDS = " \t\n;&|()<>"
 """The characters that end a word."""
-_PARTS = re.compile(rf"(?:{_START}[^{_END}]*{_END}|[^ \t\n{_START}])+")
-"""The words of a value. Spaces inside of an unknown part do not separate words."""
+_SPACES = re.compile(rf"({_START}[^{_END}]*{_END})|[ \t\n]+")
+"""An unknown part, or spaces. Those inside of an unknown part do not separate words."""
 _PLAIN = re.compile(r'[^"\\$`]+')
 _ESCAPED = re.compile(r'\\[$`"\\\n]')
 """A backslash in double quotes, and a character after which it does not stay."""
@@ -112,7 +115,7 @@ def part_of(word: str, text: str) -> str:
 
 def without_marks(text: str) -> str:
     """Return a text without the characters that mark unknown parts."""
-    return re.sub(f"[{_START}{_END}{_OF_SCRIPT}{NOT_EMPTY}]", "", text)
+    return re.sub(f"[{_START}-{_PART}]", "", text)
 
 
 class WordReader:
@@ -126,7 +129,7 @@ class WordReader:
 
     def word(self, *, split: bool = True, ends: str = _ENDS) -> list[str]:
         """Read a word. Return the words that it expands to; with `split=False`, at least one."""
-        result = _Words()
+        text = ""
         while self.at < len(self.text) and self.text[self.at] not in ends:
             letter = self.text[self.at]
             braces = _BRACES.match(self.text, self.at)
@@ -134,26 +137,25 @@ class WordReader:
             if self.text.startswith("\\\n", self.at):
                 self.at += 2
             elif letter in "'\\":
-                result.add([self._literal()])
+                text += _PART + self._literal()
             elif letter == '"':
                 self.at += 1
-                result.add(self.quoted('"'))
+                text += _joined(self.quoted('"'))
             elif letter in "$`":
-                values = self._expanded()
-                result.add_split(values) if split else result.add(values)
+                text += _joined(self._expanded(), split=split)
             elif braces:
                 self.at = braces.end()
-                result.add([unknown(braces[0])])
+                text += unknown(braces[0])
             elif letters:
                 self.at = letters.end()
-                result.add([letters[0]])
+                text += letters[0]
             else:
                 self.at += 1
-                is_home = letter == "~" and result.current is None
-                result.add([unknown(letter) if is_home or letter in "*?" else letter])
-        if not split:
-            result.add([""])
-        return result.end()
+                is_home = letter == "~" and text[-1:] in ("", _BREAK)
+                text += unknown(letter) if is_home or letter in "*?" else letter
+            check_length(text)
+        words = _words_in(text)
+        return words if split else words or [""]
 
     def text_word(self, ends: str = _ENDS) -> str:
         """Read a word. Return the text to which it expands, also if that is several words."""
@@ -162,7 +164,7 @@ class WordReader:
     def quoted(self, closing: str) -> list[str]:
         """Read a text in double quotes, which `closing` ends; all of the text if it is empty.
         Return several words, or none, if it contains all words of an array."""
-        result = _Words()
+        text = ""
         has_empty_array = False
         while self.at < len(self.text):
             letter = self.text[self.at]
@@ -178,14 +180,15 @@ class WordReader:
                 plain = _PLAIN.match(self.text, self.at)
                 values = [plain[0] if plain else letter]
                 self.at += len(values[0])
-            result.add(values)
+            text += _joined(values)
+            check_length(text)
         else:
             if closing:
                 raise ValueError("a quote is not closed")
-        words = result.end() or [""]
+        words = _words_in(text) or [""]
         return [] if has_empty_array and words == [""] else words
 
-    def computed(self, text: str) -> str | None:
+    def computed(self, text: str) -> int | None:
         """Return the value of an arithmetic expression of known whole numbers; None for other
         expressions."""
 
@@ -200,8 +203,7 @@ class WordReader:
         if not re.fullmatch(r"[\d\s()+*/%-]{1,80}", numbers):
             return None
         try:
-            expression = ast.parse(numbers.strip(), mode="eval")
-            return str(_number(expression.body))
+            return _number(ast.parse(numbers.strip(), mode="eval").body)
         except (SyntaxError, ValueError, ZeroDivisionError):
             return None
 
@@ -246,7 +248,7 @@ class WordReader:
         if raw.startswith("$((") and raw.endswith("))"):
             number = self.computed(raw[3:-2])
             if number is not None:
-                return [number]
+                return [str(number)]
         if not match:
             raw = _REFERENCE.sub(self._known_reference, raw)
         needed = [each[1] for each in _NEEDED.finditer(raw) if each[1]]
@@ -288,16 +290,18 @@ class WordReader:
                 size = len(values) if has_all else len("".join(values))
                 values = [str(size)]
             elif symbol == ":":
-                if not has_all:
-                    return None
                 # the arguments of a script begin at 1
-                values = self._from(values, word, 1 if name in ("@", "*") else 0)
+                first = 1 if name in ("@", "*") else 0
+                start = self.computed(word)
+                if not has_all or start is None or start < first:
+                    return None
+                values = values[start - first :]
             else:
                 pattern = WordReader(word, self.variables).text_word("")
-                changed = [_changed(value, symbol, pattern) for value in values]
-                if None in changed:
+                results = [_changed(value, symbol, pattern) for value in values]
+                values = [value for value in results if value is not None]
+                if len(values) < len(results):
                     return None
-                values = [value for value in changed if value is not None]
         if values is None:
             return None
         if quoted and "*" in (name, index):
@@ -324,13 +328,13 @@ class WordReader:
         if index in ("@", "*"):
             return values
         number = self.computed(index or "0")
-        if number is None or int(number) < 0:
+        if number is None or number < 0:
             return None
         # an unknown text may be several words of an array, or none
-        before = values[: int(number) + 1] if int(number) or isinstance(value, list) else []
+        before = values[: number + 1] if number or isinstance(value, list) else []
         if any(not has_known(item) for item in before if item):
             return None
-        return values[int(number) : int(number) + 1]
+        return values[number : number + 1]
 
     def _with_default(
         self, name: str, values: list[str] | None, symbol: str, word: str, *, quoted: bool
@@ -361,13 +365,6 @@ class WordReader:
         if quoted:
             return WordReader(re.sub(r'(?<!\\)"', "", word), self.variables).quoted("")
         return WordReader(word, self.variables).word(split=False, ends="")
-
-    def _from(self, values: list[str], word: str, first: int) -> list[str] | None:
-        """Return the values from the place `word` on. `first` is the place of the first one."""
-        start = self.computed(word)
-        if start is None or int(start) < first:
-            return None
-        return values[int(start) - first :]
 
     def _find(self, mark: str, start: int) -> int:
         """Return the place of the next `mark`, which closes a quote."""
@@ -408,38 +405,22 @@ class WordReader:
         return self._find('"', at)
 
 
-class _Words:
-    """The words to which one word expands, built from its parts."""
+def _joined(values: Sequence[str], *, split: bool = False) -> str:
+    """Return values as a text of words, each of which makes one; with `split`, as outside of
+    quotes, the spaces of the values separate words."""
+    if split:
+        return _SPACES.sub(lambda found: found[1] or _BREAK, _BREAK.join(values))
+    return _BREAK.join(_PART + value for value in values)
 
-    def __init__(self) -> None:
-        self.current: str | None = None
-        """The word so far; None before its first part."""
-        self._words = list[str]()
 
-    def add(self, values: Sequence[str]) -> None:
-        """Append a part. Between two values, a new word begins."""
-        for number, value in enumerate(values):
-            if number:
-                self.end()
-            self.current = (self.current or "") + value
-            if len(self.current) > MOST or len(self._words) > MOST:
-                raise ValueError("a variable is too long")
+def check_length(text: str) -> None:
+    if len(text) > MOST:
+        raise ValueError("a variable is too long")
 
-    def add_split(self, values: Sequence[str]) -> None:
-        """Append the value of a variable outside of quotes, whose spaces separate words."""
-        for number, value in enumerate(values):
-            if number or value[:1] in tuple(_SPACE):
-                self.end()
-            self.add(_PARTS.findall(value))
-            if value[-1:] in tuple(_SPACE):
-                self.end()
 
-    def end(self) -> list[str]:
-        """End the current word. Return all words."""
-        if self.current is not None:
-            self._words.append(self.current)
-        self.current = None
-        return self._words
+def _words_in(text: str) -> list[str]:
+    """Return the words in a text in which `_BREAK` separates them."""
+    return [word.replace(_PART, "") for word in text.split(_BREAK) if word]
 
 
 def matches(pattern: str, text: str) -> bool | None:

@@ -9,9 +9,9 @@ from contextlib import suppress
 from typing import TypeVar
 
 from cloudtrain.adoption.expansion import (
-    MOST,
     Value,
     WordReader,
+    check_length,
     is_unknown,
     marked,
     matches,
@@ -156,14 +156,10 @@ class _Reader(WordReader):
             self.at += 1
 
     def _pipeline(self) -> None:
-        is_after_pipe = False
-        while True:
-            self._command(is_after_pipe)
-            match = _PIPE.match(self.text, self.at)
-            if not match:
-                return
+        self._command()
+        while match := _PIPE.match(self.text, self.at):
             self.at = match.end()
-            is_after_pipe = True
+            self._command("|")
 
     def _shown(self, start: int) -> str:
         """Return the text since `start` on one line."""
@@ -193,7 +189,8 @@ class _Reader(WordReader):
             script.holds = None if holds is None else held
         return result
 
-    def _command(self, is_after_pipe: bool = False) -> None:
+    def _command(self, source: str = "") -> None:
+        """Read a command, which reads from `source`: `|` is the output of the one before."""
         script = self.script
         script.count += 1
         if script.count > _MOST_COMMANDS:
@@ -206,7 +203,7 @@ class _Reader(WordReader):
         if compound:
             self.at += len(word)
             compound(self, word)
-            block = ShellCommand("", input="|" if is_after_pipe else "")
+            block = ShellCommand("", input=source)
             self._redirections(block)
             self._feed(first, block.input)
         elif word == "!":
@@ -220,7 +217,7 @@ class _Reader(WordReader):
             if not script.is_skipped:
                 script.functions[definition[1] or definition[2]] = self.text[start : self.at]
         else:
-            self._simple(is_after_pipe)
+            self._simple(source)
 
     def _feed(self, first: int, source: str) -> None:
         """Let the commands from the number `first` read from `source`, unless they read from
@@ -401,13 +398,11 @@ class _Reader(WordReader):
         self.at += len("]]")
         self.script.holds = truth(words)
 
-    def _simple(self, is_after_pipe: bool) -> None:
+    def _simple(self, source: str) -> None:
         """Read a simple command and carry it out."""
         start = self.at
         line = self.line or self.text.count("\n", 0, start) + 1
-        command = ShellCommand("", line=line)
-        command.condition = self.script.condition
-        command.input = "|" if is_after_pipe else ""
+        command = ShellCommand("", input=source, line=line, condition=self.script.condition)
         first = len(self.script.commands)
         self._redirections(command)
         while self.at < len(self.text) and not _SEPARATOR.match(self.text, self.at):
@@ -481,8 +476,7 @@ class _Reader(WordReader):
         end = line_end.start() if line_end else len(self.text)
         at = self.documents.get(end, end + 1)
         lines = list[str]()
-        while at < len(self.text):
-            line = self.text[at : self._line_end(at)]
+        for line in self.text[at:].split("\n"):
             at += len(line) + 1
             if line.strip() == last_line:
                 break
@@ -509,8 +503,7 @@ class _Reader(WordReader):
         value = self.text_word()
         if not isinstance(before, str):
             before = ""
-        if len(before) + len(value) > MOST:
-            raise ValueError("a variable is too long")
+        check_length(before + value)
         command.assigned[name] = unknown(f"${name}", is_of_script=True) if index else before + value
 
     def _words(self, ends: str) -> list[str]:
@@ -526,10 +519,6 @@ class _Reader(WordReader):
                 words += self.word(ends=f" \t\n{ends}")
             self._skip()
         return words
-
-    def _line_end(self, at: int) -> int:
-        end = self.text.find("\n", at)
-        return len(self.text) if end < 0 else end
 
     def _run(self, command: ShellCommand) -> None:
         """Carry out what a command does to the script, or add it to the script's commands."""
