@@ -18,8 +18,7 @@ from cloudtrain.adoption.launched import (
     is_batch_script,
     is_launch_line,
     is_shell_script,
-    read_batch_script,
-    read_launch_line,
+    read_script,
 )
 from cloudtrain.adoption.launches import TrainingLaunch, cannot_adopt
 from cloudtrain.adoption.proof import Adoption, adopt_original
@@ -89,10 +88,10 @@ def adopt(
         launch = launch_of(source, arguments)
         if launch is not None:
             if job is not None:
-                name = shortened(source)
-                message = f"`{name}` starts one job, so `--job` has nothing to choose from"
-                hint = "remove `--job`; `name` in the job file names the job"
-                raise cannot_adopt(message, hint)
+                raise cannot_adopt(
+                    f"`{shortened(source)}` starts one job, so `--job` has nothing to choose from",
+                    "remove `--job`; `name` in the job file names the job",
+                )
             return adopt_launch(*launch, Path(folder))
 
         originals = originals_of(
@@ -152,8 +151,9 @@ def _explained(source: str) -> Iterator[None]:
         if "://" in source or is_script(source):
             raise
         message = f"`{shortened(source)}` holds a value that is not valid there: {error}"
-        hint = "correct the value, or adopt a job that the service has accepted"
-        raise cannot_adopt(message, hint) from error
+        raise cannot_adopt(
+            message, "correct the value, or adopt a job that the service has accepted"
+        ) from error
 
 
 _WRONG_TYPES = (
@@ -176,7 +176,7 @@ def launch_of(
     source. `arguments` are those of a script. Return None for other sources."""
     try:
         return _launch_of(source, arguments)
-    except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
+    except _WRONG_TYPES as error:
         hint = 'adopt the launch line alone: `cloudtrain adopt "torchrun ... train.py"`'
         message = f"the launch line in `{source[:80]}` cannot be read: {error}"
         raise cannot_adopt(message, hint) from None
@@ -187,17 +187,16 @@ def _launch_of(source: str, arguments: Sequence[str] | None) -> tuple[TrainingLa
     if not os.path.isfile(source):
         if source == STDIN or os.path.exists(source) or not is_launch_line(source):
             return None
-        return read_launch_line(source), "a launch line"
+        return read_script(source), "a launch line"
 
     if source.endswith((*SCRIPTS, ".json")):
         return None
     text, folder = text_of(source)
-    if is_batch_script(text):
-        launch = read_batch_script(text, folder or ".", arguments)
-        return launch, f"the batch script {Path(source).name}"
-    if is_shell_script(text) or source.endswith((".sh", ".bash")):
-        launch = read_launch_line(text, folder or ".", arguments)
-        return launch, f"the shell script {Path(source).name}"
+    is_batch = is_batch_script(text)
+    if is_batch or is_shell_script(text) or source.endswith((".sh", ".bash")):
+        launch = read_script(text, folder or ".", arguments)
+        kind = "batch" if is_batch else "shell"
+        return launch, f"the {kind} script {Path(source).name}"
 
     if source.endswith((".yaml", ".yml")):
         data = parsed_text(text, source).data
@@ -206,8 +205,9 @@ def _launch_of(source: str, arguments: Sequence[str] | None) -> tuple[TrainingLa
                 "adopt the launch line that names this file: "
                 f'`cloudtrain adopt "accelerate launch --config_file {source} train.py"`'
             )
-            message = f"`{source}` is a configuration file of accelerate, which names no script"
-            raise cannot_adopt(message, hint)
+            raise cannot_adopt(
+                f"`{source}` is a configuration file of accelerate, which names no script", hint
+            )
     return None
 
 
@@ -228,8 +228,9 @@ def originals_of(
     if is_script(source):
         if not execute:
             hint = "allow it with `--yes`, or with `execute=True` in Python"
-            message = f"cloudtrain has to run `{source}` to adopt it"
-            raise PersonNeeded(message, hint=hint, code="CT985")
+            raise PersonNeeded(
+                f"cloudtrain has to run `{source}` to adopt it", hint=hint, code="CT985"
+            )
         return originals_of_script(
             Path(source), arguments or (), python=python, time_limit=time_limit
         )
@@ -238,8 +239,10 @@ def originals_of(
         return [original_at(source)]
     if source == STDIN or os.path.exists(source):
         return originals_of_document(source)
-    hint = "name a file; `cloudtrain adopt --help` lists what can be adopted"
-    raise cannot_adopt(f"there is no file `{source}`", hint)
+    raise cannot_adopt(
+        f"there is no file `{source}`",
+        "name a file; `cloudtrain adopt --help` lists what can be adopted",
+    )
 
 
 def original_at(reference: str) -> Original:
@@ -256,10 +259,10 @@ def original_at(reference: str) -> Original:
     fetch = part(target, OriginalFetcher)
     if fetch is None:
         hint = "adopt a file that describes the job: docs/guides/adopting.md lists the formats"
-        message = f"cloudtrain cannot fetch jobs from `{target.name}`"
-        raise UsageError(message, hint=hint, code="CT975")
-    original: Original = fetch(ref.place, ref.name, settings.target(ref.target), settings.environ)
-    return original
+        raise UsageError(
+            f"cloudtrain cannot fetch jobs from `{target.name}`", hint=hint, code="CT975"
+        )
+    return fetch(ref.place, ref.name, settings.target(ref.target), settings.environ)
 
 
 def select_original(originals: Sequence[Original | UsageError], name: str | None) -> Original:

@@ -44,19 +44,39 @@ def is_shell_script(text: str) -> bool:
     return re.match(r"#!.*\b(ba|da|z|k)?sh\b", text) is not None
 
 
-def read_batch_script(
-    text: str, folder: str, arguments: Sequence[str] | None = None
+def read_script(
+    text: str, folder: str = ".", arguments: Sequence[str] | None = None
 ) -> TrainingLaunch:
-    """Return the training that a batch script starts with these arguments. Relative paths in the
-    script start in `folder`."""
+    """Return the training that a launch line, a shell script or a batch script starts with these
+    arguments. Relative paths in the script start in `folder`."""
     submission = _submitted(text, folder, arguments)
-    submission = submission or _Submission(text, arguments)
+    if submission is not None:
+        return _read_batch_script(submission, folder)
+    if is_batch_script(text):
+        return _read_batch_script(_Submission(text, arguments), folder)
+
+    launch = _launch_in(text, ScriptFiles(folder, {}), arguments=arguments)
+    step = launch.srun or {}
+    if not step.keys().isdisjoint(_ALLOCATION):
+        return _with_options(launch, {name: step[name] for name in _ALLOCATION if name in step})
+    _share_tasks(launch, {})
+    launch.lost |= _settle_container(launch, step)
+    return launch
+
+
+_ALLOCATION = (
+    "partition account qos time gres gpus gpus-per-node constraint mem exclusive job-name nodelist"
+).split()
+"""Options with which `srun` asks for machines itself, if it is not in a batch script."""
+
+
+def _read_batch_script(submission: _Submission, folder: str) -> TrainingLaunch:
     options, components = _directives(submission.text)
     options |= submission.options
-    nodes = str(_node_count(options))
+    nodes = _node_count(options)
     gpus = _gpus_of(options)[1]
     variables: dict[str, Value] = {**submission.variables}
-    variables |= dict.fromkeys(OPTIONS["variables"]["nodes"], nodes)
+    variables |= dict.fromkeys(OPTIONS["variables"]["nodes"], str(nodes))
     if gpus:
         variables |= dict.fromkeys(OPTIONS["variables"]["gpus"], str(gpus))
     for name in OPTIONS["variables"]["in_every_batch_job"]:
@@ -64,13 +84,13 @@ def read_batch_script(
     for name in _TASK_COUNTS:
         if options.get(name):
             variables[f"SLURM_{name.upper().replace('-', '_')}"] = options[name]
-    variables.setdefault("SLURM_NTASKS", str(int(nodes) * _tasks_per_node(options)))
+    variables.setdefault("SLURM_NTASKS", str(nodes * _tasks_per_node(options)))
     files = ScriptFiles(folder, variables, submission.variables.keys())
     launch = _launch_in(submission.text, files, has_setup=True, arguments=submission.arguments)
     launch.folder = folder
     launch.lost |= submission.lost
-    one_kind = "a job has one kind of instance; write a job for each part"
-    launch.lost |= dict.fromkeys(components, one_kind)
+    for component in components:
+        launch.lost[component] = "a job has one kind of instance; write a job for each part"
     return _with_options(launch, options)
 
 
@@ -104,12 +124,12 @@ def _submitted(text: str, folder: str, arguments: Sequence[str] | None) -> _Subm
         submission = _Submission(script, rest[1:], options)
         if options.get("export", "ALL").startswith("ALL"):
             for name, value in (command.exported | command.assigned).items():
-                # the shell of the job would not know the line's variables
-                is_open = isinstance(value, Open)
-                known = result_of(unknown(value, is_of_script=True)) if is_open else value
-                submission.variables[name] = known
-        others = [*commands[:place], *commands[place + 1 :]]
-        others = [each for each in others if each.output not in files.started]
+                submission.variables[name] = value
+                if isinstance(value, Open):  # the shell of the job would not know it
+                    submission.variables[name] = result_of(unknown(value, is_of_script=True))
+        others = [
+            each for each in commands if each is not command and each.output not in files.started
+        ]
         submission.lost = not_run_in(others)
         for each in commands[:place]:
             if each.words[:1] == ["cd"] and not _IN_FOLDER.fullmatch(f"{each.words[-1]}/"):
@@ -256,7 +276,7 @@ def _share_tasks(launch: TrainingLaunch, batch: Mapping[str, str]) -> None:
         launch.instances = nodes
         return
 
-    is_agent = launch.tool in ("torchrun", "launch", "accelerate", "deepspeed")
+    is_agent = launch.tool in ("torchrun", "accelerate", "deepspeed")
     if is_agent and "resources.instance_count" not in launch.unknown and launch.instances != nodes:
         launch.lost["--nodes"] = (
             f"the line starts a training of {launch.instances} on {nodes}, the job one on all: "
@@ -333,28 +353,6 @@ def is_launch_line(text: str) -> bool:
         return False
     except (ValueError, RecursionError):
         return False
-
-
-def read_launch_line(
-    text: str, folder: str = ".", arguments: Sequence[str] | None = None
-) -> TrainingLaunch:
-    """Return the training that a launch line, or a shell script without options of Slurm, starts
-    with these arguments."""
-    if _submitted(text, folder, arguments) is not None:
-        return read_batch_script(text, folder, arguments)
-    launch = _launch_in(text, ScriptFiles(folder, {}), arguments=arguments)
-    if launch.srun and not launch.srun.keys().isdisjoint(_ALLOCATION):
-        of_job = {name: launch.srun[name] for name in _ALLOCATION if name in launch.srun}
-        return _with_options(launch, of_job)
-    _share_tasks(launch, {})
-    launch.lost |= _settle_container(launch, launch.srun or {})
-    return launch
-
-
-_ALLOCATION = (
-    "partition account qos time gres gpus gpus-per-node constraint mem exclusive job-name nodelist"
-).split()
-"""Options with which `srun` asks for machines itself, if it is not in a batch script."""
 
 
 def _launch_in(

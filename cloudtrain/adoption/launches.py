@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,7 +72,8 @@ def read_launch(words: Sequence[str], folder: str = ".") -> TrainingLaunch:
     tool = tool_of(words)
     assert tool is not None, "the caller has looked"
     name, skip = tool
-    launch = _READERS[name](words[skip:], folder)
+    launch = TrainingLaunch(name)
+    _READERS[name](launch, words[skip:], folder)
     if name != "framework":
         _settle_python(launch, words)
     if not launch.program:
@@ -147,44 +148,35 @@ def _python_options(words: Sequence[str]) -> int:
     return count
 
 
-def _options(words: Sequence[str], flags: Container[str]) -> tuple[Options, list[str]]:
-    """Split words into options and the rest, which begins at the first word that is not an option.
-    `flags` are options without a value. The names of options get hyphens for underscores."""
+def _take_program(launch: TrainingLaunch, words: Sequence[str]) -> Options:
+    """Set the program that the words after a launcher start. Return the launcher's options, whose
+    names get hyphens for underscores."""
     options: Options = {}
     rest = list(words)
     while rest and rest[0].startswith("-") and rest[0] != "--":
         word, equals, value = rest.pop(0).partition("=")
         name = word.replace("_", "-")
-        takes_next = not equals and name not in flags
+        takes_next = not equals and name not in OPTIONS[launch.tool]["flags"]
         if takes_next and rest and not rest[0].startswith("--"):
             value = rest.pop(0)
         options.setdefault(name, []).append(value)
     if rest[:1] == ["--"]:
         del rest[0]
-    return options, rest
-
-
-def _started(tool: str, words: Sequence[str]) -> tuple[TrainingLaunch, Options]:
-    """Return the program that the words after a launcher start, and the launcher's options."""
-    options, program = _options(words, OPTIONS[tool]["flags"])
-    launch = TrainingLaunch(tool, program)
+    launch.program = rest
     launch.is_module = "-m" in options or "--module" in options
     launch.is_command = "--no-python" in options
-    return launch, options
+    return options
 
 
 def _first(options: Options, name: str, default: str) -> str:
     """Return the first value of an option; `default` if the line does not have it."""
-    values = options.get(name)
-    return values[0] if values else default
+    return options.get(name, [default])[0]
 
 
 def _count(options: Options, name: str) -> int | None:
-    """Return the first value of an option that is a positive number; None without one."""
-    for value in options.get(name, ()):
-        if value.isdecimal() and int(value) > 0:
-            return int(value)
-    return None
+    """Return the first value of an option; None unless it is a positive number."""
+    value = _first(options, name, "")
+    return int(value) or None if value.isdecimal() else None
 
 
 def _lose_unknown(launch: TrainingLaunch, options: Options) -> None:
@@ -195,24 +187,23 @@ def _lose_unknown(launch: TrainingLaunch, options: Options) -> None:
             launch.lost[name] = f"a job has no field for this option of {launch.tool}"
 
 
-# A reader returns the training that the words after a launcher start. Relative paths of files on
+# A reader fills the launch with what the words after a launcher start. Relative paths of files on
 # the line start in `folder`.
 
 
-def _torchrun(words: Sequence[str], folder: str) -> TrainingLaunch:  # noqa: ARG001
-    launch, options = _started("torchrun", words)
+def _torchrun(launch: TrainingLaunch, words: Sequence[str], folder: str) -> None:  # noqa: ARG001
+    options = _take_program(launch, words)
     launch.distribution = {"type": "torch"}
 
     nodes = _first(options, "--nnodes", "1")
-    low, colon, high = nodes.partition(":")
-    most = high if colon else low
+    low, _, most = nodes.rpartition(":")
     if most.isdecimal():
         launch.instances = int(most)
-    if colon and low != high:
+    if low not in ("", most):
         launch.lost["--nnodes"] = (
             "a job has a fixed number of instances, so the larger number was used"
         )
-    elif not colon and not nodes.isdecimal():
+    elif not most.isdecimal():
         launch.unknown.add("resources.instance_count")
         launch.lost["--nnodes"] = _known_later(nodes, "resources.instance_count")
 
@@ -227,7 +218,6 @@ def _torchrun(words: Sequence[str], folder: str) -> TrainingLaunch:  # noqa: ARG
         launch.lost["--max-restarts"] = (
             "it is a setting of the local target: `cloudtrain submit --max-restarts N`"
         )
-    return launch
 
 
 def _known_later(text: str, name: str) -> str:
@@ -241,17 +231,17 @@ def _lose_unknown_counts(
     """Note the numbers as lost that only a running shell knows. `fields` maps options to fields of
     the job."""
     for name, field_name in fields.items():
-        value = _first(options, name, "1")
+        value = _first(options, name, "")
         if value and not value.isdecimal():
             launch.unknown.add(field_name)
             launch.lost[name] = _known_later(value, field_name)
 
 
-def _torch_launch(words: Sequence[str], folder: str) -> TrainingLaunch:
-    launch = _torchrun(words, folder)
+def _torch_launch(launch: TrainingLaunch, words: Sequence[str], folder: str) -> None:
+    launch.tool = "torchrun"
+    _torchrun(launch, words, folder)
     if "--use-env" not in words and "--use_env" not in words:
         launch.lost["--local-rank"] = _LOCAL_RANK.format("torch.distributed.launch")
-    return launch
 
 
 _LOCAL_RANK = (
@@ -276,8 +266,8 @@ _ACCELERATE_COUNTS = {
 }
 
 
-def _accelerate(words: Sequence[str], folder: str) -> TrainingLaunch:
-    launch, options = _started("accelerate", words)
+def _accelerate(launch: TrainingLaunch, words: Sequence[str], folder: str) -> None:
+    options = _take_program(launch, words)
     config = _accelerate_config(launch, options, folder)
 
     for name in _ACCELERATE_COUNTS:
@@ -291,8 +281,9 @@ def _accelerate(words: Sequence[str], folder: str) -> TrainingLaunch:
         launch.processes = max(1, int(total) // launch.instances)
     _lose_unknown_counts(launch, options, _ACCELERATE_COUNTS)
     if total and int(total) % launch.instances:
-        why = f"{total} processes cannot be shared out evenly among {launch.instances} instances"
-        launch.lost["--num-processes"] = why
+        launch.lost["--num-processes"] = (
+            f"{total} processes cannot be shared out evenly among {launch.instances} instances"
+        )
 
     threads = _count(options, "--num-cpu-threads-per-process")
     if threads:  # accelerate sets the variable, too
@@ -314,7 +305,6 @@ def _accelerate(words: Sequence[str], folder: str) -> TrainingLaunch:
 
     _lose_own_variables(launch, options, config, distributed_type)
     _lose_unknown(launch, options)
-    return launch
 
 
 def _lose_own_variables(
@@ -370,10 +360,9 @@ _DEEPSPEED_COUNTS = {
 }
 
 
-def _deepspeed(words: Sequence[str], folder: str) -> TrainingLaunch:
-    launch, options = _started("deepspeed", words)
+def _deepspeed(launch: TrainingLaunch, words: Sequence[str], folder: str) -> None:
+    options = _take_program(launch, words)
     launch.distribution = {"type": "deepspeed"}
-    launch.is_module = "--module" in options
 
     hostfiles = options.get("--hostfile") or options.get("-H")
     slots = []
@@ -395,7 +384,6 @@ def _deepspeed(words: Sequence[str], folder: str) -> TrainingLaunch:
         if option in options:
             launch.lost[option] = _GPU_IDS
     _lose_unknown(launch, options)
-    return launch
 
 
 def _slots_in(text: str) -> list[int]:
@@ -409,8 +397,8 @@ def _slots_in(text: str) -> list[int]:
     return slots
 
 
-def _mpirun(words: Sequence[str], folder: str) -> TrainingLaunch:
-    launch = TrainingLaunch("mpirun", distribution={"type": "mpi"})
+def _mpirun(launch: TrainingLaunch, words: Sequence[str], folder: str) -> None:
+    launch.distribution["type"] = "mpi" if launch.tool == "mpirun" else "horovod"
     rest = list(words)
     passed_on = list[str]()
     total: int | None = None
@@ -448,14 +436,10 @@ def _mpirun(words: Sequence[str], folder: str) -> TrainingLaunch:
 
     if rest and re.fullmatch(r"python[0-9.]*", os.path.basename(rest[0])):
         _settle_python(launch, rest)
-        del rest[: 1 + _python_options(rest[1:])]
-        if rest[:1] == ["-m"]:
-            launch.is_module = True
-            del rest[0]
+        _python(launch, rest[1 + _python_options(rest[1:]) :], folder)
     else:
         launch.is_command = True
-    launch.program = rest
-    return launch
+        launch.program = rest
 
 
 def _share_processes(launch: TrainingLaunch, total: int | None, slots: Sequence[int]) -> None:
@@ -486,26 +470,18 @@ def _take_count(words: list[str]) -> int | None:
     return None
 
 
-def _horovodrun(words: Sequence[str], folder: str) -> TrainingLaunch:
-    launch = _mpirun(words, folder)
-    launch.tool = "horovodrun"
-    launch.distribution["type"] = "horovod"
-    return launch
+def _python(launch: TrainingLaunch, words: Sequence[str], folder: str) -> None:  # noqa: ARG001
+    launch.is_module = words[:1] == ["-m"]
+    launch.program = list(words[1:] if launch.is_module else words)
 
 
-def _python(words: Sequence[str], folder: str) -> TrainingLaunch:  # noqa: ARG001
-    if words and words[0] == "-m":
-        return TrainingLaunch("python", list(words[1:]), is_module=True)
-    return TrainingLaunch("python", list(words))
-
-
-def _framework(words: Sequence[str], folder: str) -> TrainingLaunch:  # noqa: ARG001
-    launch = TrainingLaunch("framework", list(words), is_command=True)
+def _framework(launch: TrainingLaunch, words: Sequence[str], folder: str) -> None:  # noqa: ARG001
+    launch.program = list(words)
+    launch.is_command = True
     launch.lost[" ".join(words[:2])] = (
         "it starts its processes itself: the job runs it once on each instance, so adopt the "
         "torchrun or accelerate line that it runs if it has several"
     )
-    return launch
 
 
 _READERS = {
@@ -515,7 +491,7 @@ _READERS = {
     "accelerate": _accelerate,
     "deepspeed": _deepspeed,
     "mpirun": _mpirun,
-    "horovodrun": _horovodrun,
+    "horovodrun": _mpirun,
     "python": _python,
 }
 

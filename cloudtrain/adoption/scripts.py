@@ -106,7 +106,6 @@ def run_script(
                 _copy_of(outside, work / os.path.relpath(outside, folder))
 
         _write_plan(place / "hooks", script, arguments)
-        mark = secrets.token_hex(16)
         interpreter = python or sys.executable
         if python and os.sep in python:
             interpreter = os.path.abspath(python)
@@ -121,8 +120,8 @@ def run_script(
                 file.write_text(text, encoding="utf-8")
                 notes.setdefault(target, []).append(note)
 
-        environment = _environment(place, mark, environ)
-        code = _run(command, work, environment, place, mark, time_limit)
+        environment = _environment(place, environ)
+        code = _run(command, work, environment, place, time_limit)
         return replace(_finished_run(place, work, script, code, time_limit), notes=notes)
 
 
@@ -157,8 +156,11 @@ def _copy_of(folder: Path, copy: Path) -> Path:
                 files += 1
                 size += os.path.getsize(path)
         if files > _MOST_FILES or size > _MOST_BYTES:
-            message = f"the folder of the script, `{folder}`, is too large to be copied"
-            raise UsageError(message, hint=hint, code="CT984")
+            raise UsageError(
+                f"the folder of the script, `{folder}`, is too large to be copied",
+                hint=hint,
+                code="CT984",
+            )
         return skipped
 
     try:
@@ -171,10 +173,6 @@ def _copy_of(folder: Path, copy: Path) -> Path:
 
 def _write_plan(place: Path, script: Path, arguments: Sequence[str]) -> None:
     """Write the driver, its hooks and its `plan.json` into the folder `place`."""
-    cells = None
-    if script.suffix == ".ipynb":
-        cells = cells_of(script)
-
     hooks = []
     for name, make_adopter in all_parts(AdopterMaker).items():
         text = make_adopter().hook()
@@ -182,15 +180,15 @@ def _write_plan(place: Path, script: Path, arguments: Sequence[str]) -> None:
             hooks.append(name)
             (place / f"hook_{name}.py").write_text(text, encoding="utf-8")
 
-    source = Path(__file__).with_name("driver.py").read_text(encoding="utf-8")
-    (place / "driver.py").write_text(source, encoding="utf-8")
+    shutil.copyfile(Path(__file__).with_name("driver.py"), place / "driver.py")
+    cells = cells_of(script) if script.suffix == ".ipynb" else None
     plan = {"hooks": hooks, "script": script.name, "arguments": [*arguments], "cells": cells}
     (place / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
 
 
-def _environment(place: Path, mark: str, environ: Mapping[str, str]) -> dict[str, str]:
+def _environment(place: Path, environ: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of the script: the variables that programs need to start, home and
-    temporary folders in `place`, invalid credentials, and `mark`."""
+    temporary folders in `place`, invalid credentials, and a mark of its own."""
     variables = {name: environ[name] for name in _KEPT if name in environ}
     variables |= {
         "HOME": str(place / "home"),
@@ -198,7 +196,7 @@ def _environment(place: Path, mark: str, environ: Mapping[str, str]) -> dict[str
         "MPLBACKEND": "Agg",
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONUNBUFFERED": "1",
-        _MARK: mark,
+        _MARK: secrets.token_hex(16),
         "AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7EXAMPLE",
         "AWS_SECRET_ACCESS_KEY": "none",
         "AWS_EC2_METADATA_DISABLED": "true",
@@ -228,7 +226,6 @@ def _run(
     work: Path,
     environment: Mapping[str, str],
     place: Path,
-    mark: str,
     time_limit: float,
 ) -> int | None:
     """Run the command and return its exit code; None if it exceeds the time limit. In both cases,
@@ -252,7 +249,7 @@ def _run(
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        _kill_what_is_left(mark)
+        _kill_what_is_left(environment[_MARK])
 
 
 def _kill_what_is_left(mark: str) -> None:
@@ -382,8 +379,7 @@ def _failures(folder: Path) -> tuple[str, ...]:
 def _uploads(folder: Path) -> Iterator[tuple[str, bytes]]:
     """Yield the storage path and the content of each upload that the driver has stored."""
     with contextlib.suppress(OSError):
-        places = read_text(folder / "uploads.txt").splitlines()
-        for number, place in enumerate(places):
+        for number, place in enumerate(read_text(folder / "uploads.txt").splitlines()):
             yield place, read_bytes(folder / f"uploads/{number}", 1 << 30)
 
 
@@ -408,7 +404,6 @@ def originals_of_script(
     for creation in run.creations:
         adopter = adopters[creation["target"]]()
         record = creation["record"]
-        name = str(record["name"])
         place = creation["place"]
         try:
             originals, archive = adopter.captured(record, run.uploads)
@@ -421,8 +416,7 @@ def originals_of_script(
             continue
 
         for original in originals:
-            original = _with_earlier(original, name, earlier)
-            original = _with_reads(original, record.get("reads", []))
+            original = _with_dependencies(original, record, earlier)
             original = located(original, script.absolute().parent, places, archive)
             kind = f"the request that {script.name} sends"
             if len(run.creations) > 1:
@@ -435,31 +429,27 @@ def originals_of_script(
             if notes:
                 kind += f"; with {' and '.join(notes)}"
             jobs.append(replace(original, kind=kind, gaps=run.gaps))
-        earlier[name] = place
+        earlier[str(record["name"])] = place
     return jobs
 
 
-def _with_earlier(original: Original, own_name: str, earlier: Mapping[str, str]) -> Original:
-    """Return the job with what it takes from `earlier` jobs of its script as lost. These exist only
-    because the script ran. `earlier` maps their names to the places of their creation."""
+def _with_dependencies(
+    original: Original, record: Mapping[str, Any], earlier: Mapping[str, str]
+) -> Original:
+    """Return the job of a hook's `record` with what it takes from other jobs as lost: `earlier`
+    jobs of its script, which exist only because the script ran, by name with the places of their
+    creation; and what the script has read of jobs' descriptions."""
     text = json.dumps(original.request, default=str)
     lost = dict(original.lost)
     for name, place in earlier.items():
         pattern = rf'"((?:[^"\\\s]*[/:])?{re.escape(name)}(?:/output[^"\\]*)?)[\\"]'
         found = re.search(pattern, text)
-        if found is not None and name != own_name:
+        if found is not None and name != str(record["name"]):
             lost[found[1]] = (
                 f"the script creates the job that writes it before, in {place}: submit that job, "
                 "and write its own address there"
             )
-    return replace(original, lost=lost)
-
-
-def _with_reads(original: Original, reads: Sequence[tuple[str, str]]) -> Original:
-    """Return the job with what its script has read of other jobs before as lost. `reads` are their
-    names and the fields of their descriptions."""
-    lost = dict(original.lost)
-    for name, part in reads:
+    for name, part in record.get("reads", []):
         lost[f"{name}{part}"] = (
             f"the script reads this of the job `{name}` before, which has not run, so what it "
             "makes of it is not known: check the values of this job"

@@ -20,7 +20,7 @@ from cloudtrain.adoption.expansion import (
     unknown,
     without_marks,
 )
-from cloudtrain.adoption.shell_state import DECLARATIONS, FAILURE, TRAP, Script, ShellCommand
+from cloudtrain.adoption.shell_state import DECLARATIONS, FAILURE, Script, ShellCommand
 
 _Result = TypeVar("_Result")
 
@@ -534,11 +534,11 @@ class _Reader(WordReader):
             raise _Left(name)
         elif name in script.functions:
             self._call_function(name, command, arguments)
-        elif name == TRAP and arguments[:1] != [""]:
+        elif name == "trap" and arguments[:1] != [""]:
             handlers = [each for each in arguments if each != "--"]
             handler = result_of("".join(handlers[:1]))
             if not handler.startswith("-"):
-                self._under(None, TRAP, lambda: self._call(handler, command, None))
+                self._under(None, "trap", lambda: self._call(handler, command, None))
             script.holds = True
         elif name == "eval" and not (arguments and is_unknown(arguments[0][:1])):
             self._call(result_of(" ".join(arguments)), command, None)

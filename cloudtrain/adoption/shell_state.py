@@ -24,8 +24,6 @@ _SETTING = frozenset("read mapfile readarray let getopts".split())
 
 FAILURE = "||"
 """The condition of commands that run if one fails whose success is assumed."""
-TRAP = "trap"
-"""The condition of commands that run on a signal, or when the script ends."""
 
 
 @dataclass
@@ -101,18 +99,14 @@ class Script:
     def carry_out(self, command: ShellCommand) -> bool:
         """Carry out a command that sets variables. Return whether it is one, and runs."""
         name, *arguments = command.words
-        if name == "unset" and arguments[:1] == ["-f"]:
-            pass
-        elif name == "unset":
+        if name == "unset" and arguments[:1] != ["-f"]:
             for each in arguments:
                 self.variables[each] = []
             return self._is_forgotten(arguments)
-        elif (name == "export" and "-n" in arguments) or (
-            name in DECLARATIONS and "+x" in arguments
-        ):
+        if (name == "export" and "-n" in arguments) or (name in DECLARATIONS and "+x" in arguments):
             self.variables |= command.assigned
             return self._is_forgotten([*arguments, *command.assigned])
-        elif name == "read" and command.document is not None:
+        if name == "read" and command.document is not None:
             self.variables[arguments[-1]] = marked(command.document)
         elif name in _SETTING:
             for each in re.findall(r"(?<![\w-])[A-Za-z_]\w*", " ".join(arguments)):
@@ -137,7 +131,7 @@ class Script:
                     value = self.variables.get(each)
                     if isinstance(value, str):
                         self.exported[each] = value
-        else:
+        elif name != "unset":
             return False
         return not self.condition
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from cloudtrain.adoption.expansion import Open, Value, part_of
 from cloudtrain.adoption.launches import OPTIONS, tool_of
 from cloudtrain.adoption.shell import commands_of
-from cloudtrain.adoption.shell_state import FAILURE, TRAP, ShellCommand
+from cloudtrain.adoption.shell_state import ShellCommand
 from cloudtrain.documents.document import Unreadable, read_text
 from cloudtrain.rules.job import LAUNCHER_VARIABLES
 
@@ -70,12 +71,8 @@ class ScriptFiles:
         if isinstance(name, Open) or os.path.isabs(name) or name.endswith("activate"):
             return None
         for place in (self.folder, "."):
-            file = os.path.join(place, name)
-            if os.path.isfile(file):
-                try:
-                    return read_text(file)
-                except (OSError, Unreadable):
-                    return None
+            with suppress(OSError, Unreadable):
+                return read_text(os.path.join(place, name))
         return None
 
     def commands_of(self, text: str, variables: Mapping[str, Value]) -> list[ShellCommand]:
@@ -83,8 +80,7 @@ class ScriptFiles:
         self.count += 1
         if self.count > _MOST_SCRIPTS:
             raise ValueError("its scripts start each other without an end")
-        known = {**self.variables, **variables}
-        commands = commands_of(text, known, self.read, self.exported)
+        commands = commands_of(text, {**self.variables, **variables}, self.read, self.exported)
         for command in commands:
             if command.words == ["cat"] and command.document is not None:
                 self.written[command.output] = command.document
@@ -122,8 +118,7 @@ def unwrap(command: ShellCommand, files: ScriptFiles) -> LaunchCommand:
             if name == "sbatch":
                 launch.why_not = "the script that it submits is not here"
             # what srun starts may be a wrapper of the user's own
-            is_wrapper = launch.srun is not None and name not in OPTIONS["shell"]["harmless"]
-            if is_wrapper:
+            if launch.srun is not None and name not in OPTIONS["shell"]["harmless"]:
                 _take_off(launch, name)
             else:
                 launch.words = []
@@ -169,26 +164,28 @@ def _inner_launch(
 ) -> LaunchCommand:
     """Return the launch command in the script that a shell runs: after `-c`, in a file, or in the
     here-document of the command. It has no words if there is none, or more than one."""
-    name, *rest = launch.words
+    rest = launch.words
     script: str | None = command.document
-    if os.path.basename(name) not in ("bash", "sh"):
-        rest.insert(0, name)
+    if os.path.basename(rest[0]) in ("bash", "sh"):
+        rest = rest[1:]
     is_text = False
     while rest and rest[0].startswith("-"):
         is_text = is_text or rest[0].endswith("c")
-        rest.pop(0)
+        rest = rest[1:]
+    arguments = rest[1:]
     if not rest:
         launch.lost.pop("<", None)  # the shell reads it
+    elif is_text:
+        script = rest[0]
+        arguments = rest[2:]  # the word after the text is `$0`
     else:
-        script = rest[0] if is_text else files.read(rest[0])
-        if is_text:
-            rest[1:] = rest[2:]  # the word after the text is `$0`
+        script = files.read(rest[0])
     if script is None:
         why = f"`{rest[0]}` is not here" if rest else "it starts a shell without a script"
         return LaunchCommand([], why_not=why)
     try:
         variables: dict[str, Value] = {**command.exported, **command.assigned, **launch.variables}
-        with_arguments = {**variables, "@": rest[1:]}
+        with_arguments = {**variables, "@": arguments}
         if isinstance(script, Open) and script.has_arguments:
             del with_arguments["@"]  # `$1` may be an argument of the script around it
         commands = files.commands_of(script, with_arguments)
@@ -200,14 +197,12 @@ def _inner_launch(
 
     line.lost = launch.lost | line.lost
     line.srun = line.srun or launch.srun
-    found = line.variables
+    for name, value in line.variables.items():
+        if not isinstance(value, Open) or value == variables.get(name):
+            launch.variables[name] = value
+        elif name not in LAUNCHER_VARIABLES:
+            line.lost[f"${name}"] = f"only the shell of a rank knows `{value[:80]}`"
     line.variables = launch.variables
-    for name, value in found.items():
-        if isinstance(value, Open) and value != variables.get(name):
-            if name not in LAUNCHER_VARIABLES:
-                line.lost[f"${name}"] = f"only the shell of a rank knows `{value[:80]}`"
-        else:
-            line.variables[name] = value
     return line
 
 
@@ -298,14 +293,6 @@ def _take_off(launch: LaunchCommand, name: str) -> None:
     launch.why_not = f"no launcher follows `{name}`"
 
 
-_OTHER_LINES = {
-    "": ("other lines", "the job does not run these lines"),
-    FAILURE: (FAILURE, "the script runs these lines if a command fails, the job does not"),
-    TRAP: (TRAP, "the script runs these lines on a signal or at its end, the job does not"),
-}
-"""The names of the differences and the reasons, by the condition of the lines."""
-
-
 def not_run_in(commands: Sequence[ShellCommand]) -> dict[str, str]:
     """Return what is lost with the commands that the job does not run."""
     lines = dict[str, list[str]]()
@@ -314,15 +301,10 @@ def not_run_in(commands: Sequence[ShellCommand]) -> dict[str, str]:
             lines.setdefault(command.condition, []).append(command.text)
     lost = {}
     for condition, texts in lines.items():
-        shown = "; ".join(texts)[:200]
-        if condition in _OTHER_LINES:
-            name, why = _OTHER_LINES[condition]
-            lost[name] = f"{why}: {shown}"
-        else:
-            lost[condition[:80]] = (
-                "only a running shell can decide this, so it counts as not met. Otherwise the "
-                f"script would run: {shown}"
-            )
+        why = f"the job does not run these lines: {'; '.join(texts)[:200]}"
+        if condition:
+            why = f"only a running shell knows whether this happens, and {why}"
+        lost[condition[:80] or "other lines"] = why
     return lost
 
 
