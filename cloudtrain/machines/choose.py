@@ -4,7 +4,7 @@ a whole job."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Literal, NamedTuple
@@ -53,20 +53,32 @@ def choose(
         table = instance_types(target) if types is None else types
         if table:
             raise _error("gpu", *unknown_gpu(gpu, table))
-        message = (
-            f"there is no table of instance types for `{target}`, so none can be chosen by its GPU"
+        raise _error(
+            "gpu",
+            f"there is no table of instance types for `{target}`, so none can be chosen by its GPU",
+            "name a type with `instance_type`",
         )
-        raise _error("gpu", message, "name a type with `instance_type`")
 
     fitting = same_gpu
     if gpus_per_instance is not None:
         fitting = [instance for instance in fitting if instance.gpus == gpus_per_instance]
         if not fitting:
-            raise _error("gpus_per_instance", *_wrong_count(gpu, gpus_per_instance, same_gpu))
+            message = f"no instance type has {gpus_per_instance} x `{gpu}`"
+            raise _error("gpus_per_instance", message, _offer(same_gpu))
     if interconnect == "rdma":
         fitting = [instance for instance in fitting if instance.interconnect == "rdma"]
         if not fitting:
-            raise _error("interconnect", *_without_rdma(gpu, gpus_per_instance, same_gpu))
+            what = f"`{gpu}`"
+            if gpus_per_instance is not None:
+                what = f"{gpus_per_instance} x {what}"
+            offers = [instance for instance in same_gpu if instance.interconnect == "rdma"]
+            hint = (
+                "remove `interconnect: rdma`; the instances then communicate over TCP, which is "
+                "slower"
+            )
+            if offers:
+                hint = _offer(offers)
+            raise _error("interconnect", f"no instance type with {what} has RDMA", hint)
 
     offers = [instance for instance in fitting if not instance.retired] or fitting
     has_prices = all(instance.price is not None for instance in offers)
@@ -92,37 +104,13 @@ def _generation(family: str) -> int:
     return int(number[1]) if number else 0
 
 
-def _wrong_count(gpu: str, count: int, same_gpu: Sequence[InstanceType]) -> tuple[str, str]:
-    """Return the message and the hint if no type has `count` GPUs. The hint names the numbers that
-    there are, each with its best type."""
-    message = f"no instance type has {count} x `{gpu}`"
-    best: dict[int, InstanceType] = {}
-    for instance in _ranked(same_gpu):
-        best.setdefault(instance.gpus, instance)
-    offers = [f"{number} (`{best[number].name}`)" for number in sorted(best)]
-    return message, f"use {', '.join(offers)}"
-
-
-def _ranked(types: Iterable[InstanceType]) -> list[InstanceType]:
-    """Return the types with the best first, by the order of unknown prices."""
-    return sorted(types, key=lambda instance: _rank(instance, False))
-
-
-def _without_rdma(gpu: str, count: int | None, same_gpu: Sequence[InstanceType]) -> tuple[str, str]:
-    """Return the message and the hint if none of the types has RDMA. The hint names types with
-    another number of the GPUs."""
-    what = f"`{gpu}`"
-    if count is not None:
-        what = f"{count} x {what}"
-    message = f"no instance type with {what} has RDMA"
-    offers = [instance for instance in same_gpu if instance.interconnect == "rdma"]
-    if not offers:
-        hint = (
-            "remove `interconnect: rdma`; the instances then communicate over TCP, which is slower"
-        )
-        return message, hint
-    names = [f"`{instance.name}` ({instance.hardware})" for instance in _ranked(offers)]
-    return message, f"these types have it: {', '.join(names)}"
+def _offer(types: Iterable[InstanceType]) -> str:
+    """Return the hint that names the best type with each kind of hardware, by the order of unknown
+    prices."""
+    best: dict[str, str] = {}
+    for instance in sorted(types, key=lambda instance: _rank(instance, False)):
+        best.setdefault(instance.hardware, f"`{instance.name}` ({instance.hardware})")
+    return f"use {' or '.join(best.values())}"
 
 
 def _error(field: str, message: str, hint: str | None) -> JobError:
@@ -132,8 +120,6 @@ def _error(field: str, message: str, hint: str | None) -> JobError:
 
 # Queries on instance types: which types match, in which order, and which conditions prevent a
 # match.
-
-Test = Callable[[InstanceType], bool]
 
 INTERCONNECTS = ("rdma", "ethernet", "efa", "infiniband")
 """`ethernet` means only Ethernet; `infiniband` means InfiniBand that NCCL can use."""
@@ -163,33 +149,24 @@ class Query(NamedTuple):
     max_price: float | None = None
     """US dollars per hour. A type without a known price does not match."""
 
-    def tests(self) -> Mapping[str, Test]:
-        """Return one test for each condition that is not None, by the name of its field."""
-        gpu = self.gpu
-        gpus = self.gpus
-        interconnect = self.interconnect
-        memory = self.min_gpu_memory
-        price = self.max_price
-        tests: dict[str, Test] = {}
-        if gpu is not None:
-            tests["gpu"] = lambda instance: has_gpu(instance, gpu)
-        if gpus is not None:
-            tests["gpus"] = lambda instance: instance.gpus == gpus
-        if interconnect is not None:
-            tests["interconnect"] = lambda instance: _has_interconnect(instance, interconnect)
-        if memory is not None:
-            tests["min_gpu_memory"] = lambda instance: named_memory(instance) >= memory
-        if price is not None:
-            tests["max_price"] = lambda instance: (
-                instance.price is not None and instance.price <= price
-            )
-        return tests
+    def fields(self) -> list[str]:
+        """Return the names of the conditions that are not None."""
+        return [name for name, value in self._asdict().items() if value is not None]
 
-
-def _has_interconnect(instance: InstanceType, interconnect: str) -> bool:
-    if interconnect in ("efa", "infiniband"):
-        return instance.interconnect == "rdma" and instance.fabric == interconnect
-    return instance.interconnect == interconnect
+    def fits(self, instance: InstanceType) -> bool:
+        """Return whether a type meets all conditions."""
+        if self.gpu is not None and not has_gpu(instance, self.gpu):
+            return False
+        if self.gpus not in (None, instance.gpus):
+            return False
+        networks: list[str | None] = [None, instance.interconnect]
+        if instance.interconnect == "rdma":
+            networks.append(instance.fabric)
+        if self.interconnect not in networks:
+            return False
+        if named_memory(instance) < (self.min_gpu_memory or 0):
+            return False
+        return self.max_price is None or _known_price(instance) <= self.max_price
 
 
 def _known_price(instance: InstanceType) -> float:
@@ -210,31 +187,23 @@ def select(types: Iterable[InstanceType], query: Query, order: str = "price") ->
         size = (instance.family.casefold(), instance.vcpus, instance.memory_gib, instance.name)
         return bool(instance.retired), value, *size
 
-    return sorted(_matching(types, query.tests()), key=rank)
-
-
-def _matching(types: Iterable[InstanceType], tests: Mapping[str, Test]) -> list[InstanceType]:
-    """Return the types that pass every test."""
-    for test in tests.values():
-        types = filter(test, types)
-    return list(types)
+    return sorted(filter(query.fits, types), key=rank)
 
 
 def without_each(types: Sequence[InstanceType], query: Query) -> dict[str, int]:
     """Return, for each condition of the query, how many types would match without this condition.
     The keys are the names of the conditions' fields."""
     counts = {}
-    for field in query.tests():
+    for field in query.fields():
         without = query._replace(**{field: None})
-        counts[field] = len(_matching(types, without.tests()))
+        counts[field] = sum(map(without.fits, types))
     return counts
 
 
 def count_unpriced(types: Iterable[InstanceType], query: Query) -> int:
     """Return how many types have no known price and match everything except `max_price`."""
     without = query._replace(max_price=None)
-    matching = _matching(types, without.tests())
-    return sum(instance.price is None for instance in matching)
+    return sum(instance.price is None for instance in filter(without.fits, types))
 
 
 # The machines of a job: groups of equal machines, the catalogue's facts about each, and the total

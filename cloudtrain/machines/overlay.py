@@ -97,14 +97,9 @@ def read_refreshed(user_folder: Path, target: str) -> Mapping[str, object]:
     except (ValueError, KeyError, TypeError, IndexError):
         table = None
     if not isinstance(table, dict):
-        hint = (
-            f"write it again with `cloudtrain instances --refresh --target {target}`, or delete it"
-        )
-        raise SettingsError(
-            f"`{file}` is not a price table from `cloudtrain instances --refresh`",
-            hint=hint,
-            code="CT919",
-        )
+        message = f"`{file}` is not a price table from `cloudtrain instances --refresh`"
+        hint = f"delete it, or run `cloudtrain instances --refresh --target {target}`"
+        raise SettingsError(message, hint=hint, code="CT919")
     return table
 
 
@@ -125,10 +120,9 @@ def write_refreshed(
         # independent of the umask: a file that others may write would not be read again
         file.chmod(0o600)
     except OSError as error:
+        message = f"`{file}` cannot be written: {error.strerror}"
         hint = "make the folder writable for you"
-        raise SettingsError(
-            f"`{file}` cannot be written: {error.strerror}", hint=hint, code="CT919"
-        ) from None
+        raise SettingsError(message, hint=hint, code="CT919") from None
     return file
 
 
@@ -141,7 +135,7 @@ class Correction(NamedTuple):
 
     target: str
     name: str
-    cells: tuple[tuple[str, object], ...]
+    cells: Mapping[str, object]
     file: str
     place: Place | None = None
     """The position of the type's table in the file."""
@@ -243,7 +237,7 @@ def read_overlay(
             if faults:
                 problems += faults
                 continue
-            values = tuple((column, _convert_cell(column, cells[column])) for column in cells)
+            values = {column: _convert_cell(column, cells[column]) for column in cells}
             place = positions.of(path, key=True)
             corrections.append(Correction(target, name, values, file, place))
     if problems:
@@ -255,7 +249,7 @@ def _convert_cell(column: str, value: int | float | str) -> object:
     """Convert a value of a file to the type of its column."""
     if "float" in COLUMNS[column]:
         return float(value)
-    return _without_date(column, value)
+    return _without_date(value)
 
 
 def apply_overlay(
@@ -329,9 +323,6 @@ _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
 """Maps a field's annotation to the test of a value and its description."""
 
 
-_DATES = ("price_date", "machine_price_date", "retired", "retires")
-
-
 def _cell_problems(path: tuple[str, str], cells: object) -> Iterator[Problem]:
     """Yield a problem for each wrong column or value in the table of one type."""
     if not isinstance(cells, Mapping):
@@ -345,14 +336,14 @@ def _cell_problems(path: tuple[str, str], cells: object) -> Iterator[Problem]:
             yield KeyProblem(place, message, did_you_mean(column, columns), code=_CODE)
             continue
         fits, words = _CHECKS[COLUMNS[column]]
-        if not fits(_without_date(column, value)):
+        if not fits(_without_date(value)):
             message = f"`{column}` must be {words}, not {describe_value(value)}"
             yield Problem(place, message, f"write {words}, or remove the line", code=_CODE)
 
 
-def _without_date(column: str, value: object) -> object:
+def _without_date(value: object) -> object:
     """Return a date of TOML as text, and other values unchanged."""
-    if column in _DATES and isinstance(value, date | time):
+    if isinstance(value, date | time):
         return value.isoformat()
     return value
 
@@ -362,7 +353,7 @@ def _correct(instance: InstanceType, correction: Correction) -> InstanceType:
     prices, which have sources of their own."""
     cells = _complete_cells(correction)
     facts = []
-    for column, _ in correction.cells:
+    for column in correction.cells:
         if "price" not in column and column != "source":
             facts.append(column)
     if facts:
@@ -384,26 +375,27 @@ def _make_type(correction: Correction, types: Iterable[InstanceType]) -> Instanc
         near = did_you_mean(correction.name, [instance.name for instance in types])
         if isinstance(near, NearName):
             hint = f"{near} If it is a new type, {hint}"
-        message = f"`{correction.name}` is not in the catalogue, and a new type needs {missing}"
-        raise correction.error(message, hint)
+        raise correction.error(
+            f"`{correction.name}` is not in the catalogue, and a new type needs {missing}", hint
+        )
     return _checked(InstanceType(correction.target, correction.name, **cells), correction)
 
 
 def _complete_cells(correction: Correction) -> dict[str, Any]:
     """Return the cells of a correction, completed with cells that follow from them: the source of a
     price, the memory in a GPU's name, the network that RDMA uses."""
-    cells = dict(correction.cells)
+    cells = correction.cells
     follows: dict[str, object] = {}
     for price in ("price", "machine_price"):
         if price in cells:
             follows[f"{price}_source"] = correction.file
             follows[f"{price}_date"] = ""
-    memory = read_gpu(cells.get("gpu", "")).memory
+    memory = read_gpu(str(cells.get("gpu", ""))).memory
     if memory:
         follows["gpu_memory_gib"] = memory
     if cells.get("interconnect") == "rdma":
         follows["fabric"] = _fabric(correction.target)
-    return follows | cells
+    return {**follows, **cells}
 
 
 def _fabric(target: str) -> str:
@@ -419,16 +411,20 @@ _GPU_COLUMNS = frozenset(("gpus", "gpu", "gpu_memory_gib"))
 def _checked(instance: InstanceType, correction: Correction) -> InstanceType:
     """Return the instance type, or raise an error if its columns do not fit together after the
     correction."""
-    columns = dict(correction.cells)
+    columns = correction.cells
     has_name = bool(instance.gpu)
     # A refresh writes 0 for GPUs of unknown memory.
     is_zero = has_name and columns.get("gpu_memory_gib") == 0
     has_memory = is_zero or bool(instance.gpu_memory_gib)
     is_complete = bool(instance.gpus) == has_name == has_memory
     if not is_complete and _GPU_COLUMNS & columns.keys():
-        message = "a type has `gpus`, `gpu` and `gpu_memory_gib` together, or none of them"
-        raise correction.error(message, 'write for example `gpus = 8`, `gpu = "H100-80GB"`')
+        raise correction.error(
+            "a type has `gpus`, `gpu` and `gpu_memory_gib` together, or none of them",
+            'write for example `gpus = 8`, `gpu = "H100-80GB"`',
+        )
     if instance.interconnect == "rdma" and not instance.fabric:
-        hint = f'add `fabric = "{_fabric(correction.target)}"`'
-        raise correction.error('`interconnect = "rdma"` needs a `fabric`', hint)
+        raise correction.error(
+            '`interconnect = "rdma"` needs a `fabric`',
+            f'add `fabric = "{_fabric(correction.target)}"`',
+        )
     return instance

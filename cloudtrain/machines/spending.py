@@ -60,8 +60,9 @@ class Spending(NamedTuple):
         for."""
         counted = []
         for use in uses:
-            count = None if use.times is None else use.times * times
-            counted.append(use._replace(times=count))
+            if use.times is not None:
+                use = use._replace(times=use.times * times)
+            counted.append(use)
 
         most: float | None = 0.0 if counted else None
         pool = 0.0
@@ -75,8 +76,11 @@ class Spending(NamedTuple):
     @property
     def hourly(self) -> float:
         """What the machines of the jobs cost per hour; 0 if a price is unknown."""
-        prices = [use.machines.hourly or 0.0 for use in self.uses if not use.is_pool]
-        return sum(prices)
+        total = 0.0
+        for use in self.uses:
+            if not use.is_pool:
+                total += use.machines.hourly or 0.0
+        return total
 
     def text(self, *, is_spot: bool) -> str:
         """Return the line of a plan about its cost."""

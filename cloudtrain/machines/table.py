@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
-from cloudtrain.errors import ValidNames, did_you_mean
+from cloudtrain.errors import did_you_mean
 from cloudtrain.system.plugins import ability, all_parts, find_usable, part
 
 Interconnect = Literal["rdma", "ethernet"]
@@ -221,8 +221,7 @@ def _parse_row(target: str, cells: Mapping[str, str]) -> InstanceType:
     """Convert a row of text to an instance type."""
     values = {}
     for name, cell in cells.items():
-        parse = PARSERS.get(COLUMNS[name], str)
-        values[name] = parse(cell)
+        values[name] = PARSERS.get(COLUMNS[name], str)(cell)
     return InstanceType(target, **values)
 
 
@@ -325,8 +324,7 @@ def unknown_gpu(gpu_name: str, types: Iterable[InstanceType]) -> tuple[str, str 
         if model and model == item.neuron.casefold():
             of_neuron.append(f"`{item.name}`")
     if of_neuron:
-        hint = f"name the instance type: {' or '.join(of_neuron)}"
-        return f"`{gpu_name}` is not a GPU", hint
+        return f"`{gpu_name}` is not a GPU", f"name the instance type: {' or '.join(of_neuron)}"
 
     message = f"no instance type has the GPU `{gpu_name}`"
     count = re.match(r"(\d+)\s*(?:[x*:]|$)\s*", gpu_name)
@@ -338,10 +336,7 @@ def unknown_gpu(gpu_name: str, types: Iterable[InstanceType]) -> tuple[str, str 
     if siblings:
         return message, f"use {' or '.join(siblings)}"
     models = {name.rpartition("-")[0] for name in known}
-    near = did_you_mean(gpu_name, models.union(known))
-    if isinstance(near, ValidNames):  # a list of all names; one of the models is shorter
-        near = did_you_mean(gpu_name, models)
-    return message, near
+    return message, did_you_mean(gpu_name, models)
 
 
 # The current nodes of a cluster, as the cluster reports them. The catalogue's tables do not contain
@@ -388,14 +383,13 @@ class ListsNodes(Protocol):
 
 # The cost of instances, from their prices per hour, their number, and their running time.
 
-Counted = tuple[InstanceType | None, int]
-"""A type (None if the catalogue does not have it) and the number of its instances."""
 
-
-def hourly(instances: Iterable[Counted], *, any_of: bool = False) -> float | None:
-    """Return the list price per hour of all instances in US dollars; with `any_of`, that of the
-    dearest element, because only one will be used. None if a price is unknown, or without
-    instances."""
+def hourly(
+    instances: Iterable[tuple[InstanceType | None, int]], *, any_of: bool = False
+) -> float | None:
+    """Return the list price per hour of instances in US dollars: types (None if the catalogue does
+    not have one), each with its number. With `any_of`, that of the dearest element, because only
+    one will be used. None if a price is unknown, or without instances."""
     rates: list[float] = []
     for instance, count in instances:
         if instance is None or instance.price is None:

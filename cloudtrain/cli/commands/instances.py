@@ -185,7 +185,7 @@ def instances_command(
 def _show_type(name: str, types: Types, query: Query, *, as_json: bool) -> None:
     """Print all facts about one type. Raises UsageError for a filter, which has nothing to leave
     out."""
-    for field in query.tests():
+    for field in query.fields():
         flag = _flag(field)
         message = f"`{name}` is one type, so `{flag}` has no effect"
         raise UsageError(message, hint=f"remove `{flag}`", code="CT902")
@@ -415,7 +415,7 @@ def _say_nothing(types: Types, query: Query, retired_count: int) -> None:
         if number:
             lines.append(f"without `{_flag(field)}` {number} would match")
     if len(lines) == 1:
-        flags = quoted(map(_flag, query.tests()))
+        flags = quoted(map(_flag, query.fields()))
         lines[0] += f"; {flags} exclude each other"
     elif query.max_price is not None:
         unknown = count_unpriced(types, query)

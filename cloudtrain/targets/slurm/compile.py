@@ -51,7 +51,9 @@ on another cluster (`--clusters`)."""
 def is_fixed(name: str) -> bool:
     """Return whether an option is one of `FIXED`. sbatch also takes the beginning of a name:
     `--arr` is `--array`."""
-    return len(name) > 1 and any(option.startswith(name) for option in FIXED)
+    if len(name) < 2:
+        return False
+    return any(option.startswith(name) for option in FIXED)
 
 
 def sbatch_options(run: ClusterRun) -> Options:

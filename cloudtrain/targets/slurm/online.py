@@ -97,6 +97,7 @@ def _interpreter_findings(rows: Sequence[Row], python: str, job: TrainingJob) ->
     """Yield the findings in the output of the script `ask`."""
     values: dict[str, str] = {}
     missing: list[str] = []
+    said = []
     for word, rest in rows:
         if word == "@python":  # what is before it was printed by the lines of `setup`
             values.clear()
@@ -104,14 +105,14 @@ def _interpreter_findings(rows: Sequence[Row], python: str, job: TrainingJob) ->
         values[word] = rest
         if word == "@missing":
             missing.append(rest)
+        elif not word.startswith("@"):
+            said.append(f"{word} {rest}")
 
     version = values.get("@python")
     if version is None:
         code = values.get("@code")
-        said = "\n".join(f"{word} {rest}" for word, rest in rows if not word.startswith("@"))
-        message = (
-            f"`{python}` cannot be asked what it has: {find_errors(said) or 'it said nothing'}"
-        )
+        cause = find_errors("\n".join(said)) or "it said nothing"
+        message = f"`{python}` cannot be asked what it has: {cause}"
         if code == "124":
             message = f"`{python}` did not answer within a minute"
         is_sure = code in ("126", "127")  # bash found no such program, or cannot run it
@@ -210,7 +211,8 @@ def _wanted_partitions(partitions: Sequence[Partition], options: Mapping[str, An
     for name in str(options.get("partition", "")).split(","):
         groups[name] = []
         for one in partitions:
-            if one.name == name or (one.is_default and not name):
+            is_wanted = one.name == name if name else one.is_default
+            if is_wanted:
                 groups[name].append(one)
     return groups
 
@@ -284,7 +286,8 @@ def _has_resources(one: Partition, options: Mapping[str, Any]) -> bool:
         return True
     name, kind, count = wanted[0]
     for offered_name, offered_kind, offered_count in parse_gres(one.gres):
-        if offered_name == name and offered_count >= count and kind in ("", offered_kind):
+        is_right_kind = kind in ("", offered_kind)
+        if offered_name == name and is_right_kind and offered_count >= count:
             return True
     return False
 

@@ -119,7 +119,8 @@ class Runner:
             message = f"{self._where} did not answer within {_TIMEOUT} s"
             raise TargetUnreachable(message, hint=self._hint) from None
         except OSError as error:
-            raise self._unavailable(f"`{argv[0]}` cannot be started: {error.strerror}") from None
+            message = f"`{argv[0]}` cannot be started: {error.strerror}"
+            raise self._unavailable(message) from None
         self._check_exit(process.returncode, process.stderr)
         return self._answer(process.stdout)
 
@@ -167,7 +168,8 @@ class Runner:
                 argv, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=self.environ
             )
         except OSError as error:
-            raise self._unavailable(f"`{argv[0]}` cannot be started: {error.strerror}") from None
+            message = f"`{argv[0]}` cannot be started: {error.strerror}"
+            raise self._unavailable(message) from None
 
     def _argv(self, script: str, arguments: Sequence[str]) -> list[str]:
         text = _PREFIX + shell_script(script)

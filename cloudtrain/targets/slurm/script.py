@@ -202,10 +202,11 @@ def _torch(run: ClusterRun) -> BatchLaunch:
     words += _in_bash("rank", program)
 
     options += ["--master-addr", "$head", "--master-port", "$port", "--no-python"]
+    rest = [*options, *dashes, *program]
 
     def agent(node: int) -> Process:
-        start = (python, "-m", "torch.distributed.run", "--node-rank", str(node))
-        return Process(node, "torchrun", (*start, *options, *dashes, *program), run.variables)
+        argv = (python, "-m", "torch.distributed.run", "--node-rank", str(node), *rest)
+        return Process(node, "torchrun", argv, run.variables)
 
     ranks = launchers.torchrun_ranks(
         program,

@@ -85,7 +85,7 @@ def _call(
 ) -> str:
     """Run a script about a run, and return its output. Its exit codes become errors."""
     try:
-        return runner.run(script, folder, name, *arguments, stdin=stdin).decode().strip()
+        answer = runner.run(script, folder, name, *arguments, stdin=stdin)
     except CommandFailed as error:
         row = WORDS["exits"].get(str(error.exit_status))
         if row is None:
@@ -93,6 +93,7 @@ def _call(
         kind, message, hint = row
         text = message.format(name=name, said=error.message)
         raise _KINDS[kind](text, hint=hint) from None
+    return answer.decode().strip()
 
 
 _KINDS = {"unreachable": TargetUnreachable, "taken": NameTaken, "refused": TargetError}
@@ -192,7 +193,8 @@ def _meaning_unfinished(record: Record, slurm_state: str, state: RunState) -> Me
         return Meaning(RunState.STOPPING)
 
     last = record.last("started", "left")
-    if state is RunState.RUNNING and (last is None or last.word == "left"):
+    has_script = last is not None and last.word == "started"
+    if state is RunState.RUNNING and not has_script:
         # the job has its nodes, and the batch script is about to start
         return Meaning(RunState.PREPARING)
     if slurm_state.split()[0] in ("SUSPENDED", "STOPPED"):
@@ -287,7 +289,8 @@ def _with_cause(status: RunStatus, tails: bytes) -> RunStatus:
         match = re.fullmatch(_RANK, file)
         if error is not None:
             rank = int(match[1]) if match else inf
-            causes.append(_Cause(bool(PEER_LOST.search(error)), rank, error, lines))
+            is_consequence = PEER_LOST.search(error) is not None
+            causes.append(_Cause(is_consequence, rank, error, lines))
     if not causes:
         return _with_last_words(status, tails)
 

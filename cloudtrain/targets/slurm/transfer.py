@@ -375,9 +375,8 @@ def copy_metrics(runner: Runner, folder: str, cache: Path) -> bool:
     for first in range(0, len(pieces), at_once):
         some = pieces[first : first + at_once]
         for piece, data in zip(some, _read_pieces(runner, folder, some), strict=True):
-            descriptor = os.open(
-                cache / Path(piece.name).name, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600
-            )
+            place = cache / Path(piece.name).name
+            descriptor = os.open(place, os.O_WRONLY | os.O_CREAT, 0o600)
             with open(descriptor, "wb") as file:
                 file.seek(piece.start)
                 file.write(data)
