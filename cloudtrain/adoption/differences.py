@@ -24,9 +24,6 @@ from cloudtrain.targets.adoption import Original
 from cloudtrain.targets.contract import CodeLister
 from cloudtrain.targets.registry import target_of
 
-_NAMED = 5
-"""The most files that a difference names."""
-
 
 @dataclass(frozen=True)
 class FieldDifference:
@@ -106,14 +103,14 @@ def _differences(field: str, sent: Iterable[str], bundle: Walk) -> list[FieldDif
     if missing:
         ignored = {item.path for item in bundle.ignored}
         tops = sorted({_top(path, ignored) for path in missing})
-        names = join_names([*map(escape_path, tops)], _NAMED)
+        names = join_names([*map(escape_path, tops)])
         reason = f"only the original sends {names}; {_remedy(tops[0])}"
         count = f"files: {len(missing)}"
         differences.append(FieldDifference(f"{field} (left out)", count, ABSENT_TEXT, reason))
 
     added = sorted(ours - theirs)
     if added:
-        names = join_names([*map(escape_path, added)], _NAMED)
+        names = join_names([*map(escape_path, added)])
         line = f"a line such as `{ignore_line(added[0])}` in `{IGNORE_FILE}` leaves a file out"
         reason = f"only the adopted job sends {names}; {line}"
         count = f"files: {len(added)}"

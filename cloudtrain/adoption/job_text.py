@@ -24,7 +24,7 @@ def job_yaml(
     does not have, go at the top of the file.
     """
     missing = [text for path, text in comments.items() if not is_written(job, *path)]
-    lines = _head_lines([*head, *missing])
+    lines = list(_commented("\n".join([*head, *missing])))
     if lines:
         lines.append("")
     lines += _mapping(job, (), comments, "")
@@ -33,22 +33,14 @@ def job_yaml(
 
 def settings_toml(target: str, settings: Mapping[str, Any], head: Sequence[str] = ()) -> str:
     """Return the text of the target's table in `cloudtrain.toml`, with nested tables last."""
-    lines = [*_head_lines(head), *_table((target,), settings)]
+    lines = [*_commented("\n".join(head)), *_table((target,), settings)]
     return "\n".join(lines) + "\n"
-
-
-def _head_lines(texts: Sequence[str]) -> list[str]:
-    """Return the lines of the comments at the top of a file."""
-    lines = []
-    for text in texts:
-        lines += [line.rstrip() for line in _commented(text)]
-    return lines
 
 
 def _commented(text: str, indent: str = "") -> Iterator[str]:
     """Return the lines of a comment, each with `# `. Control characters are escaped, because YAML
     and TOML do not allow them."""
-    return (f"{indent}# {on_one_line(line)}" for line in text.splitlines())
+    return (f"{indent}# {on_one_line(line)}".rstrip() for line in text.splitlines())
 
 
 def _mapping(

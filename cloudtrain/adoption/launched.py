@@ -27,12 +27,6 @@ from cloudtrain.targets.contract import BatchReader, ContainerReader
 
 _DIRECTIVE = "#SBATCH"
 
-_CONTAINER = (
-    'write the image into `environment.image`, and `container = "pyxis"` and `mounts` '
-    "under `[slurm]`"
-)
-"""Why the job lacks an option about a container."""
-
 
 def is_batch_script(text: str) -> bool:
     """Return whether a text is a script for `sbatch`."""
@@ -165,8 +159,8 @@ def _with_options(launch: TrainingLaunch, batch: Mapping[str, str]) -> TrainingL
         launch.lost["--ntasks"] = (
             "Slurm chooses the nodes of these tasks, the launcher says how many"
         )
-    for name in [name for name, value in options.items() if isinstance(value, Open)]:
-        if name not in ("output", "error"):
+    for name, value in [*options.items()]:
+        if isinstance(value, Open) and name not in ("output", "error"):
             launch.lost[f"--{name}"] = _only_in_shell(options.pop(name))
     _share_tasks(launch, options)
 
@@ -317,7 +311,11 @@ def _settle_container(launch: TrainingLaunch, options: Mapping[str, str]) -> Map
         launch.settings |= container.settings
         launch.settings_head = container.head
         return container.lost
-    return {f"--{name}": _CONTAINER for name in options if "container" in name}
+    why = (
+        'write the image into `environment.image`, and `container = "pyxis"` and `mounts` '
+        "under `[slurm]`"
+    )
+    return {f"--{name}": why for name in options if "container" in name}
 
 
 def _directives(text: str) -> tuple[dict[str, str], list[str]]:
@@ -389,15 +387,16 @@ def _launch_in(
 
     others = [*line.before, *line.after]
     before = [each for each in line.before if each.words and each.condition in ("", line.condition)]
-    setup = []
-    if has_setup:
-        setup = [each for each in before if SETUP.match(each.text)]
+    setup = [each for each in before if has_setup and SETUP.match(each.text)]
     for command in setup:
         path = "".join(command.words[1:2])
         # a shell finds conda's `activate` by the search path
         is_below = re.match(r"[^/~$]", path) and path != "activate"
         if command.words[0] in ("source", ".") and is_below:
-            launch.lost[command.text[:80]] = _RELATIVE
+            launch.lost[command.text[:80]] = (
+                "a job has only the files in `source_dir`: name the file by its absolute path in "
+                "`setup`"
+            )
         if any(isinstance(word, Open) and word.is_of_script for word in command.words):
             launch.lost[command.text[:80]] = "it needs variables of the script"
     _settle_variables(launch, has_setup=has_setup)
@@ -414,11 +413,6 @@ def _launch_in(
             others.remove(command)
     launch.lost |= not_run_in(others)
     return launch
-
-
-_RELATIVE = (
-    "a job has only the files in `source_dir`: name the file by its absolute path in `setup`"
-)
 
 
 _FOLDER_OF_SCRIPT = r"\$\( ?dirname (?:-- )?\"?\$\{?(?:0|BASH_SOURCE(?:\[0\])?)\}?\"? ?\)"

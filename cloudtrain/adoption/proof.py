@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from cloudtrain.adoption.differences import (
@@ -21,7 +22,7 @@ from cloudtrain.adoption.differences import (
 from cloudtrain.adoption.job_text import job_yaml, settings_toml
 from cloudtrain.documents.archives import unpack
 from cloudtrain.documents.document import read_document
-from cloudtrain.errors import JobError, Problem, UsageError
+from cloudtrain.errors import JobError, UsageError
 from cloudtrain.job.data import is_local_path, texts_in
 from cloudtrain.job.file import parse, parse_job
 from cloudtrain.job.model import OVERRIDES
@@ -203,8 +204,7 @@ def add_secrets(job: dict[str, Any], names: Sequence[str], target: Target) -> No
     """Let a job look its secrets up, at a place of the target that the user has to correct."""
     place = next(iter(target.facts.secrets.values()), FILL_IN)
     for name in names:
-        environment = job.setdefault("environment", {})
-        secrets = environment.setdefault("secrets", {})
+        secrets = job.setdefault("environment", {}).setdefault("secrets", {})
         secrets[name] = {target.name: place.replace("NAME", name)}
 
 
@@ -236,21 +236,17 @@ def _best(original: Original, place: Path) -> Adoption:
         if is_equal and not best.fields.get(original.target + OVERRIDES):
             break
     if best is None:
-        raise _cannot_convert(original, refused)
+        why = refused.message if refused else "it has no fields that a job can express"
+        raise UsageError(
+            f"{original.kind} cannot be converted to a job: {why}",
+            hint="run `cloudtrain init` and copy the fields by hand",
+            code="CT982",
+        )
     build = best.fields.get("environment", {}).get("build")
     if build is not None:
         build = os.path.normpath(place / (best.fields.get("source_dir") or ".") / build)
     code = code_differences(original, build)
     return replace(best, differences=(*best.differences, *code))
-
-
-def _cannot_convert(original: Original, refused: JobError | None) -> UsageError:
-    """Return the error for an original without a valid draft. `refused` says what is wrong with the
-    last draft; None if there was no draft."""
-    why = refused.message if refused else "it has no fields that a job can express"
-    hint = "run `cloudtrain init` and copy the fields by hand"
-    message = f"{original.kind} cannot be converted to a job: {why}"
-    return UsageError(message, hint=hint, code="CT982")
 
 
 def moved(draft: Draft, original: Original, place: Path) -> Draft:
@@ -299,7 +295,8 @@ def _move_input(data_input: dict[str, Any], original: Original, place: Path, fol
 def parsed(draft: Draft) -> TrainingJob:
     """Return the job of a draft, which is never a processing job. Raises JobError if its model
     refuses a field."""
-    return parse_job(_text(draft), format="yaml", file="job.yaml")  # type: ignore[return-value]
+    text = job_yaml(*_content(draft))
+    return parse_job(text, format="yaml", file="job.yaml")  # type: ignore[return-value]
 
 
 def _from(place: Path, folder: str, path: str) -> str:
@@ -337,12 +334,15 @@ def _finished(target: Target, adopter: Adopter, original: Original, draft: Draft
 
     overrides = adopter.overrides(ours.request, theirs.request)
     if overrides:
-        _add_overrides(draft, target, overrides)
+        name = target.name + OVERRIDES
+        draft.job[name] = overrides
+        draft.comments.setdefault((name,), _overrides_comment(overrides))
         try:
             plan = _compiled(target, draft, settings, context)
         except JobError:
             # the differences remain, and the comparison lists them
-            _remove_overrides(draft, target)
+            del draft.job[name]
+            del draft.comments[(name,)]
         ours = adopter.comparable(plan.request, original, context, plan)
 
     add_secrets(draft.job, original.secrets, target)
@@ -363,29 +363,16 @@ def _finished(target: Target, adopter: Adopter, original: Original, draft: Draft
     )
 
 
-def _add_overrides(draft: Draft, target: Target, overrides: Mapping[str, Any]) -> None:
-    """Add overrides to the draft's job, with a comment unless the draft has its own."""
-    field_name = target.name + OVERRIDES
-    draft.job[field_name] = overrides
-    draft.comments.setdefault((field_name,), _overrides_comment(overrides))
-
-
-def _remove_overrides(draft: Draft, target: Target) -> None:
-    field_name = target.name + OVERRIDES
-    del draft.job[field_name]
-    del draft.comments[(field_name,)]
-
-
 def _overrides_comment(overrides: Mapping[str, Any]) -> str:
     """Return the comment to write above the overrides. It names values and nulls separately,
     because a null removes a value from the request."""
     values = []
     nulls = []
     for name, value in overrides.items():
-        leaves = list(_leaves(value))
-        if any(leaf is not None for leaf in leaves):
+        leaves = set(map(type, _leaves(value)))
+        if leaves - {NoneType}:
             values.append(f"`{name}`")
-        if None in leaves:
+        if NoneType in leaves:
             nulls.append(f"`{name}`")
 
     sentences = []
@@ -410,21 +397,20 @@ def _mended(
     # the first error names the user's own value; later ones may come from what was removed
     first: JobError | None = None
     for _ in range(_TRIES):
+        fields = draft.settings
+        comments: dict[ValuePath, str] = {}
         try:
             settings = target.settings(**draft.settings)
-        except JobError as error:
-            if not _take_out(draft.settings, error, {}):
-                raise
-            continue
-        try:
+            fields = draft.job
+            comments = draft.comments
             context = adopter.context(original, settings)
             return settings, context, _compiled(target, draft, settings, context)
         except JobError as error:
             first = first or error
-            if not _take_out(draft.job, error, draft.comments):
-                raise first from None
-    problem = Problem((), "it cannot be mended", "write the job by hand", code="CT982")
-    raise first or JobError([problem])
+            if not _take_out(fields, error, comments):
+                break
+    assert first is not None, "nothing else ends a try"
+    raise first
 
 
 def _take_out(fields: dict[str, Any], error: JobError, comments: dict[Any, str]) -> bool:
@@ -467,11 +453,6 @@ def _holder(fields: Any, path: tuple[str, ...]) -> dict[str, Any] | None:
     return holder
 
 
-def _text(draft: Draft) -> str:
-    """Return the draft's file, with its comments."""
-    return job_yaml(*_content(draft))
-
-
 def _content(draft: Draft) -> tuple[dict[str, Any], dict[Any, str]]:
     """Return the fields of the draft's file and their comments. The file holds the job, or a sweep
     with the job."""
@@ -491,7 +472,7 @@ def _content(draft: Draft) -> tuple[dict[str, Any], dict[Any, str]]:
 def _compiled(target: Target, draft: Draft, settings: Any, context: CompileContext) -> Plan:
     """Return the plan of a draft's file, as `cloudtrain plan` makes it. Raises JobError if the file
     is not valid."""
-    text = _text(draft)
+    text = job_yaml(*_content(draft))
     assert read_document(text, "yaml").data == _content(draft)[0], "the file says what was drafted"
     file = parse(text, format="yaml", file="job.yaml")
     assert isinstance(file.job, TrainingJob)

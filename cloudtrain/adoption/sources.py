@@ -58,11 +58,13 @@ def originals_of_document(source: str) -> list[Original]:
 
     name = _name(source)
     if isinstance(data, Mapping) and "name" in data and {"entry_point", "source_dir"} & data.keys():
-        hint = f"run `cloudtrain plan {source}`"
-        raise cannot_adopt(f"{name} is already a cloudtrain job file", hint)
-    hint = "`cloudtrain adopt --help` lists what can be adopted"
-    message = f"{name} contains no training job that cloudtrain recognizes"
-    raise cannot_adopt(message, hint)
+        raise cannot_adopt(
+            f"{name} is already a cloudtrain job file", f"run `cloudtrain plan {source}`"
+        )
+    raise cannot_adopt(
+        f"{name} contains no training job that cloudtrain recognizes",
+        "`cloudtrain adopt --help` lists what can be adopted",
+    )
 
 
 def _placed(problem: Problem, content: Content, source: str) -> Problem:
@@ -137,12 +139,15 @@ def parsed_text(text: str, source: str) -> Content:
 
     try:
         document = read_document(text, form)
-        _refuse_half_characters(document.data)
+        json.dumps(document.data, ensure_ascii=False).encode()
     except Unreadable as error:
         place = f" (line {error.problem.line})" if error.problem.line else ""
         message = f"{name} is not valid {form.upper()}{place}: {error.problem.message}"
-        hint = error.problem.hint or "correct this line"
-        raise cannot_adopt(message, hint) from None
+        raise cannot_adopt(message, error.problem.hint or "correct this line") from None
+    except UnicodeEncodeError as error:  # half of a surrogate pair, which JSON can hold
+        half = error.object[error.start].encode("unicode_escape").decode()
+        message = f"{name} is not valid {form.upper()}: `{half}` is half of a character"
+        raise cannot_adopt(message, "write the character itself") from None
     if form == "json":
         return document
 
@@ -161,16 +166,6 @@ def parsed_text(text: str, source: str) -> Content:
 
 _LONG_CLOCK = re.compile(r"(?::[0-5]?[0-9]){150}")
 """YAML 1.1 reads `1:30` as 90, in a time that grows with the square of the length."""
-
-
-def _refuse_half_characters(data: Any) -> None:
-    """Refuse half of a surrogate pair, which JSON can hold and no file can."""
-    try:
-        json.dumps(data, ensure_ascii=False).encode()
-    except UnicodeEncodeError as error:
-        half = error.object[error.start].encode("unicode_escape").decode()
-        message = f"`{half}` is half of a character"
-        raise Unreadable(message, "write the character itself", code="CT015") from None
 
 
 def _as_json(value: Any) -> Any:
@@ -354,8 +349,7 @@ def adopt_launch(launch: TrainingLaunch, kind: str, place: Path) -> Adoption:
     why = "a job passes arguments as `--name value`, sorted by name"
     differences = differences_of(of_launch, _comparable(parsed(draft)), lambda _: why, launch.lost)
     add_secrets(draft.job, secrets, target_of(launch.target))
-    head = [f"Adopted from {kind}."]
-    return adoption_of(launch.target, kind, draft, differences, head)
+    return adoption_of(launch.target, kind, draft, differences, [f"Adopted from {kind}."])
 
 
 def _take_secrets_out(launch: TrainingLaunch, place: Path) -> list[str]:

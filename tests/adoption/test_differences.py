@@ -69,7 +69,7 @@ def test_many_files_are_counted(tmp_path: Path) -> None:
     (tmp_path / "az.yml").write_text(JOB)
     (item,) = ct.adopt(tmp_path / "az.yml").differences
     assert (item.path, item.original, item.adopted) == (ADDED, "(absent)", "files: 8")
-    assert "`a4.csv` and 3 more" in item.reason
+    assert "`a5.csv` and 2 more" in item.reason
     assert "`/a0.csv`" in item.reason
 
 
