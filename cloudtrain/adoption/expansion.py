@@ -436,7 +436,10 @@ def matches(pattern: str, text: str) -> bool | None:
 def _changed(value: str, symbol: str, pattern: str) -> str | None:
     """Return a value changed as `${NAME%PATTERN}` and the like do; None if that is not known."""
     if symbol[0] == "/":
-        return _replaced(value, symbol, pattern)
+        old, _, new = pattern.partition("/")
+        if is_unknown(pattern) or "[" in old or old[:1] in ("", "#", "%"):
+            return None
+        return value.replace(old, new, 1 if symbol == "/" else -1)
 
     places = list(range(len(value) + 1))
     if symbol in ("%", "##"):
@@ -449,15 +452,6 @@ def _changed(value: str, symbol: str, pattern: str) -> str | None:
         if found is not False:
             return rest if found else None
     return value
-
-
-def _replaced(value: str, symbol: str, pattern: str) -> str | None:
-    """Return a value changed as `${NAME/OLD/NEW}` does; None if that is not known."""
-    old, _, new = pattern.partition("/")
-    is_plain = not is_unknown(pattern) and "[" not in old
-    if not old or not is_plain or old[0] in "#%":
-        return None
-    return value.replace(old, new, -1 if len(symbol) > 1 else 1)
 
 
 def _number(node: ast.expr) -> int:

@@ -202,20 +202,23 @@ def _node_count(options: Mapping[str, str]) -> int:
     nodes = options.get("nodes", "").rpartition("-")[2]
     if nodes.isdecimal():
         return max(1, int(nodes))
-    total = options.get("ntasks", "")
-    per_node = options.get("ntasks-per-node", "")
-    if total.isdecimal() and per_node.isdecimal() and int(per_node):
-        return max(1, -(-int(total) // int(per_node)))
-    return 1
+    total = _number(options, "ntasks")
+    per_node = _number(options, "ntasks-per-node")
+    return -(-total // per_node) if total and per_node else 1
 
 
 def _tasks_per_node(options: Mapping[str, str]) -> int:
     """Return how many processes Slurm starts on a node; 1 if the options do not say it."""
-    total = options.get("ntasks", "")
-    if total.isdecimal():
-        return max(1, -(-int(total) // _node_count(options)))
-    per_node = options.get("ntasks-per-node", "")
-    return int(per_node) if per_node.isdecimal() else 1
+    total = _number(options, "ntasks")
+    if total:
+        return -(-total // _node_count(options))
+    return _number(options, "ntasks-per-node") or 1
+
+
+def _number(options: Mapping[str, str], name: str) -> int:
+    """Return the number that an option has; 0 without one."""
+    value = options.get(name, "")
+    return int(value) if value.isdecimal() else 0
 
 
 def _gpus_of(options: Mapping[str, str]) -> tuple[str, int | None, list[str]]:

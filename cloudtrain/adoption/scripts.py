@@ -329,9 +329,10 @@ def _finished_run(
             hint = "add the profile to `~/.aws/config`, or correct its name in the script"
     else:
         message = f"`{script}` ended without creating a training job{reason}"
-        hint = "adopt the request of a job that it has created: docs/guides/adopting.md shows how"
-        if not is_notebook:
-            hint = "pass the arguments with which the script creates a job: `--args TEXT`"
+        hint = (
+            "`--args TEXT` passes the arguments with which a script creates a job; or adopt the "
+            "job's request: docs/guides/adopting.md shows how to get it"
+        )
     raise UsageError(message, hint=hint, code="CT984")
 
 

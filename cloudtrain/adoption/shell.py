@@ -356,13 +356,15 @@ class _Reader(WordReader):
 
     def _matches(self, subject: str, patterns: str) -> bool | None:
         """Return whether a value has one of the patterns `A|B`; None if that is not known."""
-        results = []
+        result: bool | None = False
         for pattern in patterns.split("|"):
             word = WordReader(pattern.strip(), self.variables).text_word("")
-            results.append(matches(word, subject))
-        if True in results:
-            return True
-        return None if None in results else False
+            found = matches(word, subject)
+            if found:
+                return True
+            if found is None:
+                result = None
+        return result
 
     def _group(self, word: str) -> None:
         """Read `{ ...; }`, or `( ... )`, whose variables are its own."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,17 +33,14 @@ class Partition(NamedTuple):
     """One line of `sinfo`: a partition, and one type of its nodes."""
 
     name: str
-    is_default: bool
+    names: tuple[str, ...]
+    """The name, and for the default an empty one."""
     state: str
     """`up`, `down`, `drain` or `inact`."""
     longest: int | None
     """The time limit of a job in seconds; None without a limit."""
     nodes: int
     gres: str
-    idle: int
-
-
-Groups = Mapping[str, Sequence[Partition]]
 
 
 def check(runner: Runner, job: TrainingJob, settings: Slurm, plan: Plan) -> list[Finding]:
@@ -160,15 +156,21 @@ def _findings_in(
         hint = "create the folder, or set another `shared_dir` in `[slurm]`"
         yield finding_of("SL906", message, hint)
 
-    groups = _wanted_partitions(partitions, options)
-    names = [one.name for one in partitions]
-    findings = list(_partition_findings(groups, options, names))
+    findings = list(_partition_findings(partitions, options))
     yield from findings
 
     answer = "\n".join(messages)
     start = re.search(_STARTS, answer)
     if start is not None:
-        message = _describe_start(start["time"], values["@now"], groups, options)
+        # `sbatch --test-only` leaves out the backfill: it lets each running job use its whole
+        # limit, and each waiting job go first (seen on Slurm 22.05.8: two hours for a job that
+        # started within five seconds)
+        message = "the job would start at once"
+        if start["time"] > values["@now"]:
+            message = (
+                f"the job would start at {start['time'].replace('T', ' ')}, or earlier if enough "
+                "nodes are idle or running jobs end before their limits"
+            )
         yield finding_of("SL904", message, None)
     elif not findings and values.get("@code") != "0":
         message = find_errors(answer).replace("allocation failure: ", "")
@@ -181,56 +183,23 @@ def _findings_in(
         yield finding_of("SL901", f"Slurm would refuse the job: {message}", hint)
 
 
-def _describe_start(time: str, now: str, groups: Groups, options: Mapping[str, Any]) -> str:
-    """Say when the job would start. `sbatch --test-only` leaves out the backfill: it lets each
-    running job use its whole limit, and each waiting job go first (seen on Slurm 22.05.8: two hours
-    for a job that started within five seconds)."""
-    if time <= now:
-        return "the job would start at once"
-
-    idle = 0
-    for one in chain(*groups.values()):
-        if _has_resources(one, options):
-            idle += one.idle
-
-    shown_time = time.replace("T", " ")
-    if idle >= int(options["nodes"]):
-        return (
-            "enough nodes are idle, so the job may start at once; without backfill, it would at "
-            f"{shown_time}"
-        )
-    return (
-        f"the job would start at {shown_time}, or earlier if running jobs end before their limits"
-    )
-
-
-def _wanted_partitions(partitions: Sequence[Partition], options: Mapping[str, Any]) -> Groups:
-    """Return the lines of each partition that the job names, by this name. Without one, the
-    cluster's default applies: its name is empty then."""
-    groups: dict[str, list[Partition]] = {}
-    for name in str(options.get("partition", "")).split(","):
-        groups[name] = []
-        for one in partitions:
-            is_wanted = one.name == name if name else one.is_default
-            if is_wanted:
-                groups[name].append(one)
-    return groups
-
-
 def _partition_findings(
-    wanted: Groups, options: Mapping[str, Any], known: Sequence[str]
+    partitions: Sequence[Partition], options: Mapping[str, Any]
 ) -> Iterator[Finding]:
     """Yield what is wrong with the job's partitions. A job can name several: it starts in the first
-    that has room, and a limit counts only if none of them allows the job. `known` are the names of
-    all partitions."""
-    for name, group in wanted.items():
-        if not group and name:
-            hint = did_you_mean(name, known) or "see `sinfo --all`"
+    that has room, and a limit counts only if none of them allows the job. Without a name, the
+    cluster's default applies."""
+    groups = []
+    for name in str(options.get("partition", "")).split(","):
+        group = [one for one in partitions if name in one.names]
+        if group:
+            groups.append(group)
+        elif name:
+            hint = did_you_mean(name, [one.name for one in partitions]) or "see `sinfo --all`"
             yield finding_of("SL903", f"the cluster has no partition `{name}`", hint)
-        elif not group:
+        else:
             hint = "set `partition` in `[slurm]`: see `sinfo`"
             yield finding_of("SL903", "the cluster has no default partition", hint)
-    groups = list(filter(None, wanted.values()))
     if not groups:
         return
 
@@ -295,10 +264,11 @@ def _has_resources(one: Partition, options: Mapping[str, Any]) -> bool:
 def parse_partition(line: str) -> Partition:
     """Parse a line such as `gpu*|up|2-00:00:00|3/1/0/4|gpu:a100:8`."""
     name, state, time_limit, nodes, gres = line.split("|", 4)
-    _, idle, _, total = nodes.split("/")  # allocated, idle, other, total
+    total = nodes.rpartition("/")[2]  # after the allocated, idle and other ones
     is_default = name.endswith("*")
-    longest = parse_time(time_limit)
-    return Partition(name.rstrip("*"), is_default, state, longest, int(total), gres, int(idle))
+    name = name.rstrip("*")
+    names = (name, "") if is_default else (name,)
+    return Partition(name, names, state, parse_time(time_limit), int(total), gres)
 
 
 def parse_gres(text: str) -> list[tuple[str, str, int]]:

@@ -104,8 +104,9 @@ def _copy(
             f"the download of `{source}` was interrupted: {broken[0]}", hint="download it again"
         )
     for line in said.splitlines():
-        if line.startswith(_TOLD):
-            tell(line.removeprefix(_TOLD))
+        word, _, rest = line.partition(": ")
+        if word == _TELLER:
+            tell(rest)
     return True
 
 
@@ -140,10 +141,9 @@ def upload(runner: Runner, plan: Plan, bundle: BundleWriter, on_bytes: ByteProgr
 
 # Build the environment of a job's requirements, once for all jobs with the same requirements.
 
-_TOLD = "cloudtrain: "
-_ERROR = "error: "
-_HINT = "hint: "
-"""The beginnings of the lines by which the script reports progress and failure."""
+_TELLER = "cloudtrain"
+"""The word and the colon with which a script tells the user something. Those that report a failure
+are `error` and `hint`."""
 
 
 def provide(runner: Runner, environment: Mapping[str, str]) -> None:
@@ -153,15 +153,17 @@ def provide(runner: Runner, environment: Mapping[str, str]) -> None:
     if runner.run("used", folder).strip():  # it exists
         return
 
-    lines: list[str] = []
+    said: dict[str, str] = {}
 
     def take(stream: IO[bytes]) -> None:
         for line in stream:
             text = line.decode("utf-8", "replace").strip()
-            if text.startswith(_TOLD):
-                tell(text.removeprefix(_TOLD))
+            word, _, rest = text.partition(": ")
+            if word == _TELLER:
+                tell(rest)
             elif text:
-                lines.append(text)
+                said[word] = rest
+                said["last"] = text
 
     script = environment["script"].encode()
     place = f"{folder}.sh"
@@ -169,14 +171,12 @@ def provide(runner: Runner, environment: Mapping[str, str]) -> None:
     try:
         runner.read("provide", place, take=take)
     except CommandFailed as error:
-        told = [line.removeprefix(_ERROR) for line in lines if line.startswith(_ERROR)]
-        hints = [line.removeprefix(_HINT) for line in lines if line.startswith(_HINT)]
-        causes = told or lines or [error.message]
-        cause = shorten_line(causes[-1])
+        cause = said.get("error") or said.get("last", error.message)
         where = f" on `{runner.host}`" if runner.host else ""
-        output = f"the installer's output is in `{folder}.log`{where}"
-        message = f"the job's environment cannot be built: {cause}"
-        hint = "; ".join([*hints[-1:], output])
+        message = f"the job's environment cannot be built: {shorten_line(cause)}"
+        hint = f"the installer's output is in `{folder}.log`{where}"
+        if "hint" in said:
+            hint = f"{said['hint']}; {hint}"
         raise TargetError(message, hint=hint, code="CT953") from None
 
 
