@@ -13,7 +13,7 @@ from typing import NamedTuple
 from cloudtrain.documents.document import load_table
 from cloudtrain.plans.progress import RunStatus
 from cloudtrain.plans.states import RunState
-from cloudtrain.system.plugins import ability, has_part
+from cloudtrain.system.plugins import ability
 
 
 @ability("capacity")
@@ -53,17 +53,11 @@ class CapacityWords(NamedTuple):
         return not any(item.phase in self.machines for item in status.transitions)
 
 
-def can_lack(target: object) -> bool:
-    """Return whether a target can lack capacity. Nothing is imported."""
-    return has_part(target, CapacityWords)
-
-
 def read_words(module_file: str, name: str = "capacity.toml") -> CapacityWords:
     """Return the table in a file beside a module."""
     table = load_table(module_file, name)
-    texts = tuple(re.compile(row["text"]) for row in table["texts"])
     return CapacityWords(
-        texts,
+        tuple(re.compile(row["text"]) for row in table["texts"]),
         frozenset(table["ended"]["phases"]),
         frozenset(map(RunState, table["waiting"]["states"])),
         frozenset(table["waiting"]["machines"]),

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from pydantic import Field, PrivateAttr
@@ -113,8 +114,10 @@ def read_settings(path: Path) -> SettingsFile:
     tables = dict(file.tables)
     problems = []
     for name, file_of in _PERSONAL.items():
-        own = file_of() if name in tables else None
-        if name in tables and (own is None or os.path.realpath(path) != os.path.realpath(own)):
+        if name not in tables:
+            continue
+        own = file_of()
+        if own is None or os.path.realpath(path) != os.path.realpath(own):
             message = f"`[{name}]` is yours alone to set, so it cannot stand in this file"
             hint = f"move it into your own settings file, `{own}`"
             problems.append(file.placed(Problem((name,), message, hint, code="CT920")))
@@ -129,13 +132,11 @@ def _placed(problem: Problem, files: Sequence[SettingsFile], bases: Sequence[Val
     """Return `problem`, whose path is relative to a table, with the position of its value in the
     settings files. Later files take precedence, and of the tables `bases`, such as `("profiles",
     PROFILE, TARGET)`, earlier ones. A value that stands nowhere has the position of the table."""
-    last_first: list[SettingsFile] = list(reversed(files))
     for path in (problem.path, ()):
         for base in bases:
-            for file in last_first:
+            for file in reversed(files):
                 if (*base, *path) in file.positions.values:
-                    absolute = replace(problem, path=(*base, *problem.path))
-                    return file.placed(absolute)
+                    return file.placed(replace(problem, path=(*base, *problem.path)))
     return problem
 
 
@@ -238,16 +239,14 @@ class Settings(NamedTuple):
     state_dir: Path
     environ: Mapping[str, str]
     cwd: Path
-    files: tuple[Path, ...] = ()
-    """The settings files in use. Later files take precedence."""
-    tables: Mapping[str, Any] | None = None
+    tables: Mapping[str, Any] = MappingProxyType({})
     sources: tuple[SettingsFile, ...] = ()
-    """The content of the files, to find the positions of mistakes."""
+    """The settings files in use. Later files take precedence."""
 
     @property
     def default_target(self) -> str:
         """The name of the target that is used if you name none."""
-        return str((self.tables or {}).get("target", DEFAULT_TARGET))
+        return str(self.tables.get("target", DEFAULT_TARGET))
 
     @property
     def submitter(self) -> str:
@@ -282,18 +281,17 @@ class Settings(NamedTuple):
             raise SettingsError.of([problem])
 
         profile = profile or self.environ.get("CLOUDTRAIN_PROFILE")
-        fields = dict((self.tables or {}).get(name, {}))
-        fields |= self._profile(profile).get(name, {})
-        settings_class = find_target(name).settings
+        fields = {**self.tables.get(name, {}), **self._profile(profile).get(name, {})}
         try:
-            settings: TargetSettings = settings_class(**fields)
+            settings: TargetSettings = find_target(name).settings(**fields)
         except JobError as error:
             raise self._placed(error, _bases(name, profile)) from None
 
         flags = {key: value for key, value in flags.items() if value is not None}
         if flags:
             settings = settings.replace(**flags)
-        return self.capped(settings.from_files(tuple(map(str, self.files)), {}), profile)
+        files = tuple(str(source.path) for source in self.sources)
+        return self.capped(settings.from_files(files, {}), profile)
 
     def capped(self, settings: TargetSettings, profile: str | None = None) -> TargetSettings:
         """Return the settings with the caps that the settings files set, where those are lower. The
@@ -327,13 +325,12 @@ class Settings(NamedTuple):
         """Return the tables of a profile, by target. Raises `SettingsError` for an unknown name."""
         if name is None:
             return {}
-        profiles: Mapping[str, Any] = (self.tables or {}).get("profiles", {})
+        profiles: Mapping[str, Mapping[str, Any]] = self.tables.get("profiles", {})
         if name not in profiles:
             new = f"add a table `[profiles.{name}.{self.default_target}]` to {FILE_NAME}"
             hint = did_you_mean(name, profiles) or new
             raise SettingsError(f"there is no profile `{name}`", hint=hint, code="CT914")
-        profile: Mapping[str, Any] = profiles[name]
-        return profile
+        return profiles[name]
 
 
 def load_settings(near: Path | None = None) -> Settings:
@@ -346,12 +343,13 @@ def load_settings(near: Path | None = None) -> Settings:
             an unknown table.
     """
     here = read_environment()
-    sources = tuple(read_settings(file) for file in _files(here.cwd, near))
+    sources = []
     tables: dict[str, Any] = {}
-    for source in sources:
+    for file in _files(here.cwd, near):
+        source = read_settings(file)
+        sources.append(source)
         tables = _merge(tables, source.tables)
-    files = tuple(source.path for source in sources)
-    return here._replace(files=files, tables=tables, sources=sources)
+    return here._replace(tables=tables, sources=tuple(sources))
 
 
 def read_environment() -> Settings:

@@ -176,7 +176,7 @@ def _existing(folder: Path) -> Path:
 def _settings() -> Diagnosis:
     settings = load_settings()
     settings.target()  # raises if the default target's settings are wrong
-    files = ", ".join(map(str, settings.files)) or "no cloudtrain.toml"
+    files = ", ".join(str(source.path) for source in settings.sources) or "no cloudtrain.toml"
     return Diagnosis("settings", "ok", f"{files}; the default target is {settings.default_target}")
 
 

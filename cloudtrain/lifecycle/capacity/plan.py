@@ -28,8 +28,8 @@ from cloudtrain.machines.spending import Spending
 from cloudtrain.plans.plan import Finding, Level, Numbers, Plan
 from cloudtrain.plans.states import CAPACITY, RunRef
 from cloudtrain.system.git import Commit
-from cloudtrain.system.plugins import part
-from cloudtrain.targets.capacity import CapacityWords, can_lack
+from cloudtrain.system.plugins import has_part, part
+from cloudtrain.targets.capacity import CapacityWords
 from cloudtrain.targets.common.compiling import run_name, submission_key
 from cloudtrain.targets.where import Where
 
@@ -118,7 +118,7 @@ def _misplaced(entries: Sequence[Ready]) -> list[Problem]:
             hint = "remove it, or write what differs under `set`"
             problems.append(Problem(path, message, hint, code="CT074"))
         keys.append(entry.key)
-        if index + 1 < len(entries) and not can_lack(entry.where.target):
+        if index + 1 < len(entries) and not has_part(entry.where.target, CapacityWords):
             title = entry.where.target.title
             message = f"{title} never lacks capacity, so what follows try {index + 1} never runs"
             problems.append(Problem(path, message, "put it last", code="CT074"))
@@ -347,7 +347,7 @@ def _label(plan: Plan, entry: Ready) -> str:
     """Return the machines and the target of an entry: `2 x ml.g5.12xlarge, spot, on sagemaker`."""
     machines, _, _ = dict(plan.summary).get("instances", "1 machine").partition(" (")
     is_spot = getattr(entry.work, "spot", None) is not None
-    if is_spot and can_lack(entry.where.target):  # nobody takes this machine away
+    if is_spot and has_part(entry.where.target, CapacityWords):  # nobody takes this machine away
         machines += ", spot,"
     return f"{machines} on {plan.target} {plan.place}".strip()
 
