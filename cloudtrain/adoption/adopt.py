@@ -177,9 +177,10 @@ def launch_of(
     try:
         return _launch_of(source, arguments)
     except _WRONG_TYPES as error:
-        hint = 'adopt the launch line alone: `cloudtrain adopt "torchrun ... train.py"`'
         message = f"the launch line in `{source[:80]}` cannot be read: {error}"
-        raise cannot_adopt(message, hint) from None
+        raise cannot_adopt(
+            message, 'adopt the launch line alone: `cloudtrain adopt "torchrun ... train.py"`'
+        ) from None
 
 
 def _launch_of(source: str, arguments: Sequence[str] | None) -> tuple[TrainingLaunch, str] | None:
@@ -227,9 +228,10 @@ def originals_of(
     """Return the jobs in a source; the error for a script's job that cannot be adopted."""
     if is_script(source):
         if not execute:
-            hint = "allow it with `--yes`, or with `execute=True` in Python"
             raise PersonNeeded(
-                f"cloudtrain has to run `{source}` to adopt it", hint=hint, code="CT985"
+                f"cloudtrain has to run `{source}` to adopt it",
+                hint="allow it with `--yes`, or with `execute=True` in Python",
+                code="CT985",
             )
         return originals_of_script(
             Path(source), arguments or (), python=python, time_limit=time_limit
@@ -258,9 +260,10 @@ def original_at(reference: str) -> Original:
     target = target_of(ref.target)
     fetch = part(target, OriginalFetcher)
     if fetch is None:
-        hint = "adopt a file that describes the job: docs/guides/adopting.md lists the formats"
         raise UsageError(
-            f"cloudtrain cannot fetch jobs from `{target.name}`", hint=hint, code="CT975"
+            f"cloudtrain cannot fetch jobs from `{target.name}`",
+            hint="adopt a file that describes the job: docs/guides/adopting.md lists the formats",
+            code="CT975",
         )
     return fetch(ref.place, ref.name, settings.target(ref.target), settings.environ)
 

@@ -91,13 +91,11 @@ def _sent(original: Original, place: str) -> Iterator[str]:
     return (file.path for file in islice(files_below(Path(place)), MOST_FILES))
 
 
-def _differences(field: str, sent: Iterable[str], bundle: Walk) -> list[FieldDifference]:
+def _differences(field: str, sent: Iterable[str], bundle: Walk) -> Iterator[FieldDifference]:
     """Compare the names of the files that the original sends with those of the bundle. cloudtrain's
     own files and Python's caches do not count."""
     theirs = {path for path in sent if not _is_ours(path)}
     ours = {file.path for file in bundle.files if not _is_ours(file.path)}
-    differences = []
-
     others = theirs - ours - bundle.links.keys()
     missing = {path for path in others if _top(path, bundle.links) == path}
     if missing:
@@ -106,7 +104,7 @@ def _differences(field: str, sent: Iterable[str], bundle: Walk) -> list[FieldDif
         names = join_names([*map(escape_path, tops)])
         reason = f"only the original sends {names}; {_remedy(tops[0])}"
         count = f"files: {len(missing)}"
-        differences.append(FieldDifference(f"{field} (left out)", count, ABSENT_TEXT, reason))
+        yield FieldDifference(f"{field} (left out)", count, ABSENT_TEXT, reason)
 
     added = sorted(ours - theirs)
     if added:
@@ -114,8 +112,7 @@ def _differences(field: str, sent: Iterable[str], bundle: Walk) -> list[FieldDif
         line = f"a line such as `{ignore_line(added[0])}` in `{IGNORE_FILE}` leaves a file out"
         reason = f"only the adopted job sends {names}; {line}"
         count = f"files: {len(added)}"
-        differences.append(FieldDifference(f"{field} (added)", ABSENT_TEXT, count, reason))
-    return differences
+        yield FieldDifference(f"{field} (added)", ABSENT_TEXT, count, reason)
 
 
 def _is_ours(path: str) -> bool:

@@ -298,10 +298,13 @@ class WordReader:
                 values = values[start - first :]
             else:
                 pattern = WordReader(word, self.variables).text_word("")
-                results = [_changed(value, symbol, pattern) for value in values]
-                values = [value for value in results if value is not None]
-                if len(values) < len(results):
-                    return None
+                results = []
+                for value in values:
+                    result = _changed(value, symbol, pattern)
+                    if result is None:
+                        return None
+                    results.append(result)
+                values = results
         if values is None:
             return None
         if quoted and "*" in (name, index):

@@ -204,7 +204,9 @@ def _node_count(options: Mapping[str, str]) -> int:
         return max(1, int(nodes))
     total = _number(options, "ntasks")
     per_node = _number(options, "ntasks-per-node")
-    return -(-total // per_node) if total and per_node else 1
+    if total and per_node:
+        return -(-total // per_node)
+    return 1
 
 
 def _tasks_per_node(options: Mapping[str, str]) -> int:
@@ -314,11 +316,14 @@ def _settle_container(launch: TrainingLaunch, options: Mapping[str, str]) -> Map
         launch.settings |= container.settings
         launch.settings_head = container.head
         return container.lost
-    why = (
-        'write the image into `environment.image`, and `container = "pyxis"` and `mounts` '
-        "under `[slurm]`"
-    )
-    return {f"--{name}": why for name in options if "container" in name}
+    lost = {}
+    for name in options:
+        if "container" in name:
+            lost[f"--{name}"] = (
+                'write the image into `environment.image`, and `container = "pyxis"` and '
+                "`mounts` under `[slurm]`"
+            )
+    return lost
 
 
 def _directives(text: str) -> tuple[dict[str, str], list[str]]:

@@ -25,7 +25,6 @@ def _load_options() -> dict[str, dict[str, tuple[str, ...]]]:
 OPTIONS = _load_options()
 """Each tool's options by their kinds, from the table `launchers.toml`."""
 
-
 Options = dict[str, list[str]]
 """The values of each option on a line, by the option's name with hyphens."""
 
@@ -176,7 +175,9 @@ def _first(options: Options, name: str, default: str) -> str:
 def _count(options: Options, name: str) -> int | None:
     """Return the first value of an option; None unless it is a positive number."""
     value = _first(options, name, "")
-    return int(value) or None if value.isdecimal() else None
+    if value.isdecimal():
+        return int(value) or None
+    return None
 
 
 def _lose_unknown(launch: TrainingLaunch, options: Options) -> None:

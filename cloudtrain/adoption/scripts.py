@@ -120,8 +120,7 @@ def run_script(
                 file.write_text(text, encoding="utf-8")
                 notes.setdefault(target, []).append(note)
 
-        environment = _environment(place, environ)
-        code = _run(command, work, environment, place, time_limit)
+        code = _run(command, work, _environment(place, environ), place, time_limit)
         return replace(_finished_run(place, work, script, code, time_limit), notes=notes)
 
 
@@ -238,8 +237,8 @@ def _run(
                 start_new_session=True,
             )  # fmt: skip
     except OSError as error:
-        hint = "name an interpreter that has the script's packages with `--python`"
         message = f"`{command[-2]}` cannot be started: {error.strerror}"
+        hint = "name an interpreter that has the script's packages with `--python`"
         raise UsageError(message, hint=hint, code="CT984") from None
     try:
         return process.wait(time_limit)
@@ -409,8 +408,10 @@ def originals_of_script(
         try:
             originals, archive = adopter.captured(record, run.uploads)
             if not originals:
-                hint = "adopt the job file or the request of one of its steps"
-                raise cannot_adopt("it has no training job, only steps of other kinds", hint)
+                raise cannot_adopt(
+                    "it has no training job, only steps of other kinds",
+                    "adopt the job file or the request of one of its steps",
+                )
         except UsageError as error:
             message = f"`{script.name}`, {place}: {error.message}"
             jobs.append(UsageError(message, hint=error.hint, code=error.code))

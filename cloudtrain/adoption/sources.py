@@ -104,9 +104,8 @@ def text_of(source: str) -> tuple[str, str | None]:
         message = f"{_name(source)}: {error.problem.message}"
         raise cannot_adopt(message, error.problem.hint) from None
     except OSError as error:
-        hint = "name a plain file that you may read"
         message = f"{_name(source)} cannot be read: {error.strerror}"
-        raise cannot_adopt(message, hint) from None
+        raise cannot_adopt(message, "name a plain file that you may read") from None
 
 
 def _text_on_stdin() -> str:

@@ -214,9 +214,11 @@ class Service(Protocol):
     def stacks(self, ref: RunRef) -> list[Look]:
         """Return where each rank of a running run is in its code, and how much it works. Raises
         `UsageError` if the run is not running, or the target cannot tell."""
-        message = f"the target of `{ref.name}` shows no stacks"
-        hint = f"a rank that hangs is named in the log: `cloudtrain logs {ref.name}`"
-        raise UsageError(message, hint=hint, code="CT967")
+        raise UsageError(
+            f"the target of `{ref.name}` shows no stacks",
+            hint=f"a rank that hangs is named in the log: `cloudtrain logs {ref.name}`",
+            code="CT967",
+        )
 
     def enter(self, ref: RunRef, asked: ExecRequest) -> Session:
         """Return the process of this machine that runs a command inside a run that has started, or

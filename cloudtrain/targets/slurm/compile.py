@@ -60,11 +60,14 @@ def sbatch_options(run: ClusterRun) -> Options:
     """Return the options of sbatch for the job, by long name."""
     settings = run.settings
     job = run.job
+    # for MPI and TensorFlow, a node has one task per rank
+    has_task_per_rank = isinstance(job.distribution, TensorFlow) or is_mpi(job)
+    tasks = run.processes if has_task_per_rank else 1
     options: Options = {
         "job-name": run.context.run_name,
         "comment": f"{COMMENT}{run.folder}",
         "nodes": str(run.nodes),
-        **_tasks(run),
+        "ntasks-per-node": str(tasks),
         "output": f"{run.folder}/slurm.out",
         "open-mode": "append",
         "chdir": run.account.shared_dir,
@@ -98,6 +101,8 @@ def sbatch_options(run: ClusterRun) -> Options:
     if settings.exclusive:
         options["exclusive"] = True
         options["mem"] = "0"
+    elif settings.cpus_per_instance:
+        options["cpus-per-task"] = str(max(1, settings.cpus_per_instance // tasks))
     for option in settings.extra_sbatch:
         name, equals, text = option.removeprefix("--").partition("=")
         options[name] = text if equals else True
@@ -110,17 +115,6 @@ def time_limit(seconds: int) -> str:
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
     return f"{days}-{hours:02}:{minutes:02}:{seconds:02}"
-
-
-def _tasks(run: ClusterRun) -> Options:
-    """For MPI and TensorFlow, a node has one task per rank; otherwise it has a single task."""
-    has_task_per_rank = isinstance(run.job.distribution, TensorFlow) or is_mpi(run.job)
-    tasks = run.processes if has_task_per_rank else 1
-    options: Options = {"ntasks-per-node": str(tasks)}
-    cpus = run.settings.cpus_per_instance
-    if cpus and not run.settings.exclusive:
-        options["cpus-per-task"] = str(max(1, cpus // tasks))
-    return options
 
 
 def _constraint(run: ClusterRun) -> str | None:
@@ -183,8 +177,12 @@ def _other_problems(job: TrainingJob, settings: Slurm) -> Iterator[Problem]:
     for name in job.environment.variables:
         if not re.fullmatch(_VARIABLE, name):
             message = f"`{name}` cannot be the name of an environment variable in a batch script"
-            hint = "use letters, digits and `_`, and do not begin with a digit"
-            yield Problem(("environment", "variables", name), message, hint, code="CT031")
+            yield Problem(
+                ("environment", "variables", name),
+                message,
+                "use letters, digits and `_`, and do not begin with a digit",
+                code="CT031",
+            )
 
     if not (_feature(job) or "").isprintable():
         yield Problem(
@@ -362,15 +360,13 @@ def _plan(run: ClusterRun) -> Plan:
     )
 
 
-def _words(options: Options) -> list[str]:
-    """Return the options as words of a command line."""
-    words = []
+def _words(options: Options) -> Iterator[str]:
+    """Yield the options as words of a command line."""
     for name, value in options.items():
         if value is True:
-            words.append(f"--{name}")
+            yield f"--{name}"
         elif value:
-            words.append(f"--{name}={value}")
-    return words
+            yield f"--{name}={value}"
 
 
 _OF_FIELDS = {"time": "max_runtime", "deadline": "spot", "requeue": "spot", "no-requeue": "spot"}

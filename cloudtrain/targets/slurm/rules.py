@@ -179,10 +179,9 @@ def variable_of_slurm(subject: Subject) -> Iterator[Fault]:
     """
     for name in subject.job.environment.variables:
         if name.startswith(("SLURM_", "SRUN_", "SBATCH_")):
-            hint = "remove it; change Slurm's options with `extra_sbatch` or `slurm_overrides`"
             yield Fault(
                 f"the variable `{name}` changes how `srun` starts the ranks",
-                hint,
+                "remove it; change Slurm's options with `extra_sbatch` or `slurm_overrides`",
                 ("environment", "variables", name),
             )
 

@@ -231,7 +231,7 @@ def test_last_words() -> None:
     (record,) = parse_records(text.encode())
     status = status_of(record, tails.encode)
     setup = "the lines of `setup` in `[slurm]` ended the batch script"
-    assert status.reason == f"{setup}: line 49: /no/venv/bin/activate: No such file or directory"
+    assert status.reason == f"line 49: /no/venv/bin/activate: No such file or directory ({setup})"
     assert status.details == ("line 49: /no/venv/bin/activate: No such file or directory",)
 
 
