@@ -37,19 +37,22 @@ LONGEST_SLEEP = 0.02
 again, and learns at once that the job has completed."""
 
 
-def main(folder):
-    """Block the network, install the hooks, and run the script or the cells that `plan.json` in
-    `folder` names."""
-    with open(os.path.join(folder, "plan.json"), encoding="utf-8") as file:
+FOLDER = os.path.dirname(os.path.abspath(__file__))
+
+
+def main():
+    """Block the network, install the hooks, and run the script or the cells that `plan.json`
+    names."""
+    with open(os.path.join(FOLDER, "plan.json"), encoding="utf-8") as file:
         plan = json.load(file)
     script = os.path.abspath(plan["script"])
     refuse_sockets()
-    sys.meta_path.insert(0, Finder(hooks_of(folder, plan["hooks"], script)))
+    sys.meta_path.insert(0, Finder(hooks_of(plan["hooks"], script)))
 
     sys.argv = [plan["script"], *plan["arguments"]]
     sys.path[0] = os.getcwd()
     if plan["cells"] is None:
-        run_script(folder, script)
+        run_script(script)
         return
 
     names = {"__name__": "__main__"}
@@ -59,7 +62,7 @@ def main(folder):
         try:
             module = ast.parse(cell, title)
         except (SyntaxError, ValueError) as error:
-            fail(folder, title, error, ast.Pass(), causes)
+            fail(title, error, ast.Pass(), causes)
             continue
         for statement in list(module.body):
             module.body = [statement]
@@ -67,10 +70,10 @@ def main(folder):
                 exec(compile(module, title, "exec"), names)
             # the next statements may still create the job
             except Exception as error:  # noqa: BLE001
-                fail(folder, title, error, statement, causes)
+                fail(title, error, statement, causes)
 
 
-def run_script(folder, script):
+def run_script(script):
     """Run a script. If it fails, record the line in which it does."""
     import runpy
 
@@ -82,17 +85,17 @@ def run_script(folder, script):
         lines = [frame.lineno for frame in frames if frame.filename == script]
         place = "line %s: " % lines[-1] if lines else ""
         message = "%s%s: %s" % (place, type(error).__name__, error)
-        write(folder, "failed.txt", message.partition("\n")[0][:200])
+        write("failed.txt", message.partition("\n")[0][:200])
         raise
 
 
-def write(folder, name, line):
+def write(name, line):
     """Add a line to a file in the folder of the copy."""
-    with open(os.path.join(folder, name), "a", encoding="utf-8") as file:
+    with open(os.path.join(FOLDER, name), "a", encoding="utf-8") as file:
         file.write(line + "\n")
 
 
-def fail(folder, title, error, statement, causes):
+def fail(title, error, statement, causes):
     """Record that a statement has failed. `causes` maps the names that failed statements have not
     set to the messages of the first failures. The file `cause.txt` gets the one for which a job was
     not created."""
@@ -111,12 +114,10 @@ def fail(folder, title, error, statement, causes):
             name = (node.asname or node.name).partition(".")[0]
             causes[name] = message
 
-    write(folder, "failed.txt", title)
-    place = os.path.join(folder, "cause.txt")
+    write("failed.txt", title)
     creates = any(isinstance(node, ast.Attribute) and node.attr in CREATING for node in nodes)
-    if creates and not os.path.exists(place):
-        with open(place, "w", encoding="utf-8") as file:
-            file.write(message.partition("\n")[0])
+    if creates:  # only the first line is read
+        write("cause.txt", message.partition("\n")[0])
 
 
 def current_place(script):
@@ -144,24 +145,24 @@ def refuse_sockets():
         setattr(socket, name, refuse)
 
 
-def hooks_of(folder, names, script):
-    """Load the hooks `names` from `folder`. Return a dict that maps the name of each hooked module
+def hooks_of(names, script):
+    """Load the hooks `names`. Return a dict that maps the name of each hooked module
     to a tuple: the hook and the functions that the hook calls with a captured job and with an
     upload."""
     hooks = {}
     for name in names:
-        path = os.path.join(folder, "hook_%s.py" % name)
+        path = os.path.join(FOLDER, "hook_%s.py" % name)
         spec = importlib.util.spec_from_file_location("hook_" + name, path)
         hook = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(hook)
-        hooks[hook.MODULE] = (hook, taker(folder, name, script), keeper(folder))
+        hooks[hook.MODULE] = (hook, taker(name, script), keeper())
     return hooks
 
 
-def taker(folder, name, script):
+def taker(name, script):
     """Return a function that writes a captured job to a file, from which on no sleep is long."""
     lock = threading.Lock()
-    jobs = os.path.join(folder, "jobs")
+    jobs = os.path.join(FOLDER, "jobs")
     sleep = time.sleep
 
     def emit(record):
@@ -170,7 +171,7 @@ def taker(folder, name, script):
         with lock:
             count = len(os.listdir(jobs))
             if count == MOST_JOBS:
-                write(folder, "failed.txt", "it creates more than %d jobs" % count)
+                write("failed.txt", "it creates more than %d jobs" % count)
                 os._exit(0)
             # a script may create jobs in several processes
             place = os.path.join(jobs, "%04d-%d" % (count, os.getpid()))
@@ -183,7 +184,7 @@ def taker(folder, name, script):
     return emit
 
 
-def keeper(folder):
+def keeper():
     """Return a function that stores the script's uploads. It stores every archive, because one of
     them has the job's code. It stores the content of other uploads only while their total is at
     most 256 MiB."""
@@ -198,10 +199,10 @@ def keeper(folder):
                 if size + len(content) > MOST_KEPT:
                     content = b""
                 size += len(content)
-            with open(os.path.join(folder, "uploads", "%d" % count), "wb") as file:
+            with open(os.path.join(FOLDER, "uploads", "%d" % count), "wb") as file:
                 file.write(content)
             count += 1
-            write(folder, "uploads.txt", place.replace("\n", " "))
+            write("uploads.txt", place.replace("\n", " "))
 
     return keep
 
@@ -234,4 +235,4 @@ class Finder(importlib.abc.MetaPathFinder):
 
 
 if __name__ == "__main__":
-    main(os.path.dirname(os.path.abspath(__file__)))
+    main()

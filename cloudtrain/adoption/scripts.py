@@ -363,7 +363,7 @@ def _reason_in(output: Path) -> str:
         # the driver prints the failures of cells, and knows the one for which there is no job
         failure = next((line for line in first_lines if re.match(r"cell \d+: ", line)), None)
         with contextlib.suppress(OSError):
-            failure = read_text(output.parent / "hooks" / "cause.txt")
+            failure = read_text(output.parent / "hooks/cause.txt").splitlines()[0]
         if last_lines:
             reason = failure or error_in(last_lines) or last_lines[-1]
             return f": {reason[:300]}"

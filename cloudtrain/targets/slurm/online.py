@@ -297,14 +297,22 @@ def list_nodes(runner: Runner) -> list[NodeKind]:
 
 def parse_nodes(lines: Iterable[str]) -> list[NodeKind]:
     """Parse the lines of `sinfo -N -o '%N|%R|%T|%c|%m|%G|%f'`: one for each node and partition."""
-    kinds: dict[tuple[object, ...], NodeKind] = {}
+    kinds: dict[tuple[str, ...], NodeKind] = {}
     nodes: set[str] = set()
     # sinfo asks for all partitions at the same time, so its lines have no order
     for line in sorted(lines):
         name, partition, state, cpus, memory, gres, features = line.split("|", 6)
         key = (cpus, memory, gres, features)
         if key not in kinds:
-            kinds[key] = _kind_of(cpus, memory, gres, features)
+            gpus = [(kind, count) for what, kind, count in parse_gres(gres) if what == "gpu"]
+            # a `+` after a number means that some nodes have more
+            kinds[key] = NodeKind(
+                cpus=int(cpus.rstrip("+")),
+                memory=int(memory.rstrip("+")) * 2**20,
+                gpus=sum(count for _, count in gpus),
+                gpu_type=",".join(kind for kind, _ in gpus if kind),
+                features=() if features == "(null)" else tuple(features.split(",")),
+            )
         kind = kinds[key]
         if partition not in kind.partitions:
             kind.partitions.append(partition)
@@ -315,16 +323,3 @@ def parse_nodes(lines: Iterable[str]) -> list[NodeKind]:
             if state.rstrip("*") in _IDLE:
                 kind.idle += 1
     return list(kinds.values())
-
-
-def _kind_of(cpus: str, memory: str, gres: str, features: str) -> NodeKind:
-    """Return a kind of nodes, without nodes so far, from the words of `sinfo`. A `+` after a number
-    means that some nodes have more."""
-    gpus = [(kind, count) for what, kind, count in parse_gres(gres) if what == "gpu"]
-    return NodeKind(
-        cpus=int(cpus.rstrip("+")),
-        memory=int(memory.rstrip("+")) * 2**20,
-        gpus=sum(count for _, count in gpus),
-        gpu_type=",".join(kind for kind, _ in gpus if kind),
-        features=() if features == "(null)" else tuple(features.split(",")),
-    )

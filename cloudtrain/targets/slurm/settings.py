@@ -57,12 +57,12 @@ def _slurm_rules(slurm: Mapping[str, Any]) -> Iterator[Problem]:
         return
     for number, option in enumerate(options):
         if isinstance(option, str) and not is_option(option):
-            message = f"`{option}` is not a single long option of sbatch"
-            name, _, value = option.partition(" ")
-            nearest = f"{name}={value.strip()}"
-            is_near = value and is_option(nearest)
-            hint = f'write `"{nearest}"`' if is_near else 'write for example `"--nice=100"`'
-            yield Problem(("extra_sbatch", number), message, hint, code="CT915")
+            yield Problem(
+                ("extra_sbatch", number),
+                f"`{option}` is not a single long option of sbatch",
+                'write for example `"--nice=100"`, with `=` before the value',
+                code="CT915",
+            )
 
 
 def _folder_problems(folder: str) -> Iterator[Problem]:
