@@ -319,10 +319,9 @@ def _python_line(line: str) -> str:
     if start.startswith(commands) or start.rstrip().endswith("?"):
         return f"{indent}pass"
 
-    name, equals, rest = start.partition("=")
-    name = name.strip()
-    if equals and name.isidentifier() and rest.lstrip().startswith(("!", "%")):
-        return f"{indent}{name} = []"
+    name, _, rest = start.partition("=")
+    if name.strip().isidentifier() and rest.lstrip().startswith(("!", "%")):
+        return f"{indent}{name}= []"
     return line
 
 

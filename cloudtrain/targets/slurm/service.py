@@ -160,7 +160,11 @@ def status_of(record: Record, tails: Callable[[], bytes]) -> RunStatus:
     # A requeued job starts again after an end.
     if last is not None and last.word != "started":
         end_time = last.time
-    status = replace(status, ended=end_time, exit_code=_exit_code(record))
+    exit_code = None
+    last = record.last("ended", "left")
+    if last is not None and last.word == "ended" and last.rest.isdecimal():
+        exit_code = int(last.rest)
+    status = replace(status, ended=end_time, exit_code=exit_code)
     if state is RunState.FAILED and starts:
         return _with_cause(status, tails())
     return status
@@ -243,14 +247,6 @@ def _reason_of_journal(record: Record) -> str | None:
     if record.last("timeout") is not None:
         return "the time limit was reached"
     return "a signal from outside ended it"
-
-
-def _exit_code(record: Record) -> int | None:
-    """Return the exit code of the user's program; None if something else ended the run."""
-    last = record.last("ended", "left")
-    if last is None or last.word != "ended" or not last.rest.isdecimal():
-        return None
-    return int(last.rest)
 
 
 def _waiting(record: Record) -> str | None:
@@ -423,10 +419,9 @@ class SlurmService(Service):
         shared_dir = SlurmAccount.parse(place).shared_dir
         runner = self._runner(place)
         names = runner.run("list", shared_dir).decode().split()
-        folder = f"{shared_dir}/runs"
         for start in range(0, len(names), _AT_ONCE):
             some = names[start : start + _AT_ONCE]
-            for record in parse_records(runner.run("status", folder, *some)):
+            for record in parse_records(runner.run("status", f"{shared_dir}/runs", *some)):
                 status = status_of(record, lambda: b"")
                 yield ListedRun(RunRef("slurm", place, record.name), status)
 

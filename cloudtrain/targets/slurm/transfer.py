@@ -274,35 +274,28 @@ class ClusterLog:
                 yield file.log_line(text)
 
     def _grown(self) -> list[_File]:
-        """Return the files with unread bytes."""
+        """Return the files of the wanted processes with unread bytes."""
         files = []
         for size, rest in rows_of(self.runner.run("sizes", self.folder)):
             time, _, name = rest.partition(" ")
-            file = self._file(name)
-            if file is None:
+            match = _FILE.fullmatch(name)
+            if match is None:
                 continue
+            node = int(match["node"])
+            rank = int(match["rank"]) if match["rank"] else None
+            if self.rank not in (None, rank) or self.instance not in (None, node):
+                continue
+
+            if name not in self.streams:
+                restart = int(match["restart"])
+                read = self.before.get(name, 0)
+                self.streams[name] = _File(name, restart, node, rank, match["stream"], read=read)
+            file = self.streams[name]
             file.time = float(time)
             file.size = int(size)
             if file.size > file.read:
                 files.append(file)
         return sorted(files, key=lambda file: file.order)
-
-    def _file(self, name: str) -> _File | None:
-        """Return the file with this name; None if it holds no output, or that of another process
-        than the wanted ones."""
-        match = _FILE.fullmatch(name)
-        if match is None:
-            return None
-        node = int(match["node"])
-        rank = int(match["rank"]) if match["rank"] else None
-        if self.rank not in (None, rank) or self.instance not in (None, node):
-            return None
-
-        if name not in self.streams:
-            restart = int(match["restart"])
-            read = self.before.get(name, 0)
-            self.streams[name] = _File(name, restart, node, rank, match["stream"], read=read)
-        return self.streams[name]
 
 
 class _Piece(NamedTuple):
