@@ -277,7 +277,7 @@ class WordReader:
         length, name, index, symbol, word = match.groups()
         if word and not symbol:  # another operator, such as `^^`
             return None
-        has_all = "@" in (name, index) or "*" in (name, index)
+        has_all = not {"@", "*"}.isdisjoint((name, index))
         values = self._values(name, index or "")
         if symbol and symbol[-1] in "-=+?":
             values = self._with_default(name, values, symbol, word, quoted=quoted)

@@ -262,7 +262,7 @@ def _share_tasks(launch: TrainingLaunch, batch: Mapping[str, str]) -> None:
         return
     tasks = _tasks_per_node(options)
     nodes = _node_count(options)
-    if nodes == 1 and tasks > 1 and "nodes" not in options and "ntasks-per-node" not in options:
+    if nodes == 1 and tasks > 1 and options.keys().isdisjoint(("nodes", "ntasks-per-node")):
         launch.lost["--ntasks"] = (
             "Slurm chooses the nodes of these tasks: one was used, so correct "
             "`resources.instance_count`"

@@ -252,7 +252,8 @@ def _best(original: Original, place: Path) -> Adoption:
 def moved(draft: Draft, original: Original, place: Path) -> Draft:
     """Return a copy of the draft for a job file in the folder `place`, with relative paths
     rewritten so that they lead to the same files."""
-    job = deepcopy(draft.job)
+    copy = deepcopy(draft)
+    job = copy.job
     folder = original.folder
     if folder is not None:
         source = job.get("source_dir")
@@ -269,13 +270,9 @@ def moved(draft: Draft, original: Original, place: Path) -> Draft:
     if conda in original.files:
         code = place / (job.get("source_dir") or ".")
         job["environment"]["conda_file"] = os.path.relpath(place / conda, code)
-    return replace(
-        draft,
-        job=job,
-        settings=deepcopy(draft.settings),
-        comments=dict(draft.comments),
-        sweep=None if original.search is None else original.search.fields,
-    )
+    if original.search is not None:
+        copy.sweep = original.search.fields
+    return copy
 
 
 def _move_input(data_input: dict[str, Any], original: Original, place: Path, folder: str) -> None:
@@ -394,8 +391,10 @@ def _mended(
 ) -> tuple[Any, CompileContext, Plan]:
     """Return the settings, the context and the plan of a draft. Fields that the job's model or the
     target refuses are removed, so that overrides can replace them."""
-    # the first error names the user's own value; later ones may come from what was removed
+    # the first error of the job names the user's own value; later ones may come from what was
+    # removed
     first: JobError | None = None
+    last: JobError | None = None
     for _ in range(_TRIES):
         fields = draft.settings
         comments: dict[ValuePath, str] = {}
@@ -406,11 +405,14 @@ def _mended(
             context = adopter.context(original, settings)
             return settings, context, _compiled(target, draft, settings, context)
         except JobError as error:
-            first = first or error
+            last = error
+            if fields is draft.job:
+                first = first or error
             if not _take_out(fields, error, comments):
                 break
-    assert first is not None, "nothing else ends a try"
-    raise first
+    refused = first or last
+    assert refused is not None, "nothing else ends a try"
+    raise refused
 
 
 def _take_out(fields: dict[str, Any], error: JobError, comments: dict[Any, str]) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -25,20 +24,18 @@ _HEAD = (
 
 def batch_settings(options: Mapping[str, str], setup: Sequence[str]) -> BatchSettings:
     """Convert sbatch options and setup lines to settings, and list the options that have no
-    equivalent."""
+    equivalent. The tasks and the GPUs of each node are known: `8` and `h100:8`."""
     settings: dict[str, Any] = {name: options[name] for name in _TEXTS if options.get(name)}
 
-    gpus = options.get("gres", "").rpartition("gpu:")[2] or options.get("gpus-per-node", "")
-    kind = re.match(r"([\w.-]+):\d+", gpus)
+    kind = options.get("gpus-per-node", "").rpartition(":")[0]
     if kind:
-        settings["gpu_type"] = kind[1]
+        settings["gpu_type"] = kind
 
     if "exclusive" not in options:
         settings["exclusive"] = False
         cpus = options.get("cpus-per-task", "")
-        tasks = options.get("ntasks-per-node", "1")
-        if cpus.isdecimal() and tasks.isdecimal():
-            settings["cpus_per_instance"] = int(cpus) * int(tasks)
+        if cpus.isdecimal():
+            settings["cpus_per_instance"] = int(cpus) * int(options["ntasks-per-node"])
 
     if "no-requeue" in options:
         settings["requeue"] = False
@@ -86,8 +83,9 @@ def container_settings(options: Mapping[str, str]) -> BatchSettings | None:
             lost[f"--{name}"] = "ranks start in a copy of the code: write absolute paths"
     for name in options:
         if "container" in name and name not in adopted:
-            unknown = "no setting of a Slurm cluster says this about its containers"
-            lost[f"--{name}"] = _TABLES["container"].get(name, unknown)
+            lost[f"--{name}"] = _TABLES["container"].get(
+                name, "no setting of a Slurm cluster says this about its containers"
+            )
     return BatchSettings(settings, lost, _HEAD, image)
 
 

@@ -203,22 +203,18 @@ def _partition_findings(
     if not groups:
         return
 
-    down = {}
+    down = []
     for group in groups:
         first = group[0]  # all lines of a partition have the same state
         if first.state != "up":
-            state = _STATES.get(first.state, first.state)
-            down[first.name] = f"`{first.name}` is {state}"
+            down.append(f"`{first.name}` is not up: its state is `{first.state}`")
     if len(down) == len(groups):
-        message = f"the partition {' and '.join(down.values())}"
+        message = f"the partition {' and '.join(down)}"
         yield finding_of("SL903", message, "choose another one: `sinfo` lists them")
 
     limits = [list(_limit_findings(group, options)) for group in groups]
     if all(limits):
         yield from limits[0]
-
-
-_STATES = {"drain": "drained and takes no new jobs", "inact": "inactive: it takes no jobs"}
 
 
 def _limit_findings(group: Sequence[Partition], options: Mapping[str, Any]) -> Iterator[Finding]:

@@ -223,10 +223,8 @@ class SlurmAccount:
     def place(self) -> str:
         """`login1:fsx:data` for the folder `/fsx/data`. The host is empty if Slurm's commands run
         on this machine."""
-        words = [quote(self.host or "", safe="@")]
-        for folder in self.shared_dir.strip("/").split("/"):
-            words.append(quote(folder, safe=""))
-        return ":".join(words)
+        folders = quote(self.shared_dir.strip("/")).replace("/", ":")
+        return f"{quote(self.host or '', safe='@')}:{folders}"
 
     def run_dir(self, run_name: str) -> str:
         return f"{self.shared_dir}/runs/{run_name}"
@@ -250,8 +248,8 @@ class SlurmAccount:
                 hint="write the reference as in `slurm://login1:fsx:cloudtrain/NAME`",
                 code="CT933",
             )
-        names = [unquote(folder) for folder in folders.split(":")]
-        return cls(unquote(host) or None, "/" + "/".join(names))
+        shared_dir = unquote(folders.replace(":", "/"))
+        return cls(unquote(host) or None, f"/{shared_dir}")
 
 
 # Every target's function takes the settings.

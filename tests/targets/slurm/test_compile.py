@@ -309,9 +309,9 @@ def test_a_plan_shows_the_script_as_it_is_run() -> None:
 @pytest.mark.parametrize("name", ["2080ti", "3090", "a100", "nvidia_a100-sxm4.80gb"])
 def test_adopted_gpu(name: str) -> None:
     """The model of the GPUs in an adopted batch script, also one that begins with a digit."""
-    adopted = batch_settings({"gres": f"gpu:{name}:4"}, ())
+    adopted = batch_settings({"gpus-per-node": f"{name}:4"}, ())
     assert adopted.settings["gpu_type"] == name
-    assert "gpu_type" not in batch_settings({"gres": "gpu:4"}, ()).settings
+    assert "gpu_type" not in batch_settings({"gpus-per-node": ":4"}, ()).settings
 
 
 def test_carriage_returns() -> None:

@@ -134,7 +134,7 @@ SBATCH = {
     "inactive": (
         "echo 'allocation failure: Required partition not available' >&2; exit 1",
         ["SL903"],
-        "inactive",
+        "its state is `inact`",
     ),
     "hidden": (
         "echo 'sbatch: Job 5 to start at 2099-01-02T03:04:05 using 2' >&2",
