@@ -393,7 +393,6 @@ def _launch_in(
     launch.lost = {**line.lost, **launch.lost}
     launch.variables = line.variables | launch.variables
 
-    others = [*line.before, *line.after]
     before = [each for each in line.before if each.words and each.condition in ("", line.condition)]
     setup = [each for each in before if has_setup and SETUP.match(each.text)]
     for command in setup:
@@ -412,13 +411,14 @@ def _launch_in(
     launch.setup = [*map(_shown, setup), *launch.setup]
     _lose_unknown_words(launch)
     _change_folder(launch, before)
-    for command in others.copy():
+    others = []
+    for command in (*line.before, *line.after):
         # a line of setup keeps what runs if it fails
         is_kept = command.condition == FAILURE and any(
             command.text in each.text.partition("||")[2] for each in setup
         )
-        if is_kept or command in setup or command.output in files.started:
-            others.remove(command)
+        if not (is_kept or command in setup or command.output in files.started):
+            others.append(command)
     launch.lost |= not_run_in(others)
     return launch
 
@@ -481,19 +481,19 @@ def _shown(command: ShellCommand) -> str:
 def _settle_variables(launch: TrainingLaunch, *, has_setup: bool) -> None:
     """Take the variables whose values only a shell knows out of the launch. Those that a line of
     bash can set again become lines of `setup`."""
-    for name, value in [*launch.variables.items()]:
-        if name in LAUNCHER_VARIABLES:
-            del launch.variables[name]  # cloudtrain sets it itself
-            continue
+    variables = launch.variables
+    launch.variables = {}
+    for name, value in variables.items():
         words = value.split()
         while words and "=" in words[0]:
             words.pop(0)
-        if tool_of(words) is not None or (len(words) > 1 and launch.program[0] in words):
-            del launch.variables[name]  # a part of the launch line
+        is_in_line = len(words) > 1 and launch.program[0] in words
+        # cloudtrain sets those of launchers itself; others are parts of the launch line
+        if name in LAUNCHER_VARIABLES or is_in_line or tool_of(words) is not None:
             continue
         if not isinstance(value, Open):
+            launch.variables[name] = value
             continue
-        del launch.variables[name]
         # quotes inside of `$(...)` do not end those around the value
         outside = re.sub(r"\$\([^)]*\)", "", value)
         is_whole = '"' not in outside and "\n" not in value and not value.is_of_script

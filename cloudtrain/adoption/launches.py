@@ -119,7 +119,7 @@ def tool_of(words: Sequence[str]) -> tuple[str, int] | None:
         return None
 
     skip = 1 + _python_options(words[1:])
-    option = words[skip] if skip < len(words) else ""
+    option = "".join(words[skip : skip + 1])
     if option == "-m":
         module = "".join(words[skip + 1 : skip + 2])
         if module in _MODULES:

@@ -29,7 +29,7 @@ from cloudtrain.job.model import OVERRIDES
 from cloudtrain.job.training import TrainingJob
 from cloudtrain.plans.comparison import ValuePath
 from cloudtrain.plans.plan import CompileContext, Plan
-from cloudtrain.rules.engine import value_at
+from cloudtrain.rules.engine import is_written, value_at
 from cloudtrain.rules.values import secrets_in
 from cloudtrain.system.plugins import DEFAULT_TARGET, all_parts, part
 from cloudtrain.targets.adoption import FILL_IN, UNREAD, Adopter, Draft, Original
@@ -426,7 +426,7 @@ def _take_out(fields: dict[str, Any], error: JobError, comments: dict[Any, str])
             path = path[1:]
         named.append((path, problem))
 
-    faults = [(path, problem) for path, problem in named if _holder(fields, path) is not None]
+    faults = [(path, problem) for path, problem in named if path and is_written(fields, *path)]
     if not faults:
         for path, problem in named:
             if len(path) > 1 and path[0] in fields:
@@ -434,25 +434,13 @@ def _take_out(fields: dict[str, Any], error: JobError, comments: dict[Any, str])
 
     for path, problem in faults:
         # a field that two problems name is gone after the first one
-        holder = _holder(fields, path)
-        if holder is not None:
-            del holder[path[-1]]
+        if is_written(fields, *path):
+            *above, name = path
+            del value_at(fields, *above)[name]
             # no field has this key, so the comment is written at the top of the job file
             key = ("", *path)
             comments[key] = f"{shown_path(path)} is left out: {problem.message}."
     return bool(faults)
-
-
-def _holder(fields: Any, path: tuple[str, ...]) -> dict[str, Any] | None:
-    """Return the mapping in `fields` that has the last part of `path` as a key; None if the path
-    does not exist."""
-    holder = None
-    for key in path:
-        holder = fields
-        if not isinstance(holder, dict) or key not in holder:
-            return None
-        fields = holder[key]
-    return holder
 
 
 def _content(draft: Draft) -> tuple[dict[str, Any], dict[Any, str]]:

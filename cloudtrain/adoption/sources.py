@@ -28,7 +28,6 @@ from cloudtrain.documents.document import (
 )
 from cloudtrain.errors import JobError, Problem, dotted
 from cloudtrain.job.script import job_name_from, read_hyperparameters
-from cloudtrain.job.training import TrainingJob
 from cloudtrain.rules.values import secret_values
 from cloudtrain.system.plugins import all_parts
 from cloudtrain.targets.adoption import FILL_IN, Draft, Original
@@ -344,8 +343,19 @@ def adopt_launch(launch: TrainingLaunch, kind: str, place: Path) -> Adoption:
         "variables": launch.variables,
         "max_runtime": launch.max_runtime,
     }
+    job = parsed(draft)
+    words = shlex.split(job.command or "")
+    if job.entry_point is not None:
+        words = ["python", job.entry_point, *hyperparameter_argv(job.hyperparameters)]
+    of_job = {
+        "words": words,
+        "instances": job.resources.instance_count,
+        "processes": getattr(job.distribution, "processes_per_instance", None),
+        "variables": dict(job.environment.variables),
+        "max_runtime": job.max_runtime,
+    }
     why = "a job passes arguments as `--name value`, sorted by name"
-    differences = differences_of(of_launch, _comparable(parsed(draft)), lambda _: why, launch.lost)
+    differences = differences_of(of_launch, of_job, lambda _: why, launch.lost)
     add_secrets(draft.job, secrets, target_of(launch.target))
     return adoption_of(launch.target, kind, draft, differences, [f"Adopted from {kind}."])
 
@@ -428,17 +438,3 @@ def _words(launch: TrainingLaunch) -> list[str]:
     if launch.is_module:
         words.append("-m")
     return words + launch.program
-
-
-def _comparable(job: TrainingJob) -> dict[str, Any]:
-    """Return of a job what `adopt_launch` compares."""
-    words = shlex.split(job.command or "")
-    if job.entry_point is not None:
-        words = ["python", job.entry_point, *hyperparameter_argv(job.hyperparameters)]
-    return {
-        "words": words,
-        "instances": job.resources.instance_count,
-        "processes": getattr(job.distribution, "processes_per_instance", None),
-        "variables": dict(job.environment.variables),
-        "max_runtime": job.max_runtime,
-    }

@@ -90,18 +90,16 @@ def _rank(instance: InstanceType, has_prices: bool) -> tuple[object, ...]:
     prices of all types are known."""
     price = _known_price(instance)
     machine_price = inf if instance.machine_price is None else instance.machine_price
+    # 5 for `p5en` and `NCads H100 v5`
+    family = instance.family
+    number = re.search(r"v(\d+)$", family) or re.match(r"[a-zA-Z]+(\d+)", family)
+    generation = int(number[1]) if number else 0
     return (
         bool(instance.retired), bool(instance.gpu_slice), instance.gpus,
         price if has_prices else 0.0,
         instance.gpu_memory_gib, instance.vcpus, instance.memory_gib,
-        price, machine_price, -_generation(instance.family), instance.name,
+        price, machine_price, -generation, instance.name,
     )  # fmt: skip
-
-
-def _generation(family: str) -> int:
-    """Return the generation of a family, 5 for `p5en` and `NCads H100 v5`; 0 if unknown."""
-    number = re.search(r"v(\d+)$", family) or re.match(r"[a-zA-Z]+(\d+)", family)
-    return int(number[1]) if number else 0
 
 
 def _offer(types: Iterable[InstanceType]) -> str:

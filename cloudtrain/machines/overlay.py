@@ -237,19 +237,15 @@ def read_overlay(
             if faults:
                 problems += faults
                 continue
-            values = {column: _convert_cell(column, cells[column]) for column in cells}
+            values = {}
+            for column, value in cells.items():
+                is_float = "float" in COLUMNS[column]
+                values[column] = float(value) if is_float else _without_date(value)
             place = positions.of(path, key=True)
             corrections.append(Correction(target, name, values, file, place))
     if problems:
         raise SettingsError.of([placed(problem, file, positions) for problem in problems])
     return tuple(corrections)
-
-
-def _convert_cell(column: str, value: int | float | str) -> object:
-    """Convert a value of a file to the type of its column."""
-    if "float" in COLUMNS[column]:
-        return float(value)
-    return _without_date(value)
 
 
 def apply_overlay(

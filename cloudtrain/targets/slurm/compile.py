@@ -313,12 +313,10 @@ def compile_slurm(job: AnyJob, settings: Slurm, context: CompileContext) -> Plan
         plan = problems.collect_from(lambda: _plan(ClusterRun(view, settings, context)), None)
     problems.raise_if_any(plan)
     assert plan is not None, "without a plan there are problems"
-    return plan if isinstance(job, TrainingJob) else _processing_plan(plan)
+    if isinstance(job, TrainingJob):
+        return plan
 
-
-def _processing_plan(plan: Plan) -> Plan:
-    """Return the plan without the model, the checkpoint and the distribution, which a processing
-    job does not have."""
+    # a processing job has no model, no checkpoint and no distribution
     outputs = {name: path for name, path in plan.outputs.items() if name.startswith("outputs/")}
     request = plan.request | {"outputs": outputs}
     summary = [pair for pair in plan.summary if pair[0] not in ("distribution", "checkpoint")]

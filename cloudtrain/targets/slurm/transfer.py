@@ -307,9 +307,9 @@ class _Piece(NamedTuple):
 
 
 def _read_pieces(runner: Runner, folder: str, pieces: Sequence[_Piece]) -> list[bytes]:
-    words = []
+    words: list[str] = []
     for piece in pieces:
-        words += [piece.name, str(piece.start), str(piece.length)]
+        words += map(str, piece)
     answer = runner.run("read", folder, *words)
 
     parts = []
