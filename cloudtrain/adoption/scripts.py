@@ -295,19 +295,25 @@ def _finished_run(
     """Return what a script has done that has ended with exit code `code`, or was ended (None).
     Raises UsageError with what the script's output says if it has created no job."""
     hooks = place / "hooks"
-    failed = _failures(hooks)
+    failed = list[str]()
+    with contextlib.suppress(OSError):
+        failed += dict.fromkeys(read_text(hooks / "failed.txt").splitlines())
     creations = _creations(hooks, work)
     is_notebook = script.suffix == ".ipynb"
     skipped = not_run(script) if is_notebook else ()
     gaps = []
     if code is None:
-        failed = (*failed, "it did not end by itself")
+        failed.append("it did not end by itself")
     if failed:
         gaps.append(f"failed: {', '.join(failed)}")
     if skipped:
         gaps.append(f"not run: {', '.join(skipped)}")
     if creations:
-        return ScriptRun(creations, dict(_uploads(hooks)), tuple(gaps))
+        uploads = {}
+        with contextlib.suppress(OSError):
+            for number, address in enumerate(read_text(hooks / "uploads.txt").splitlines()):
+                uploads[address] = read_bytes(hooks / f"uploads/{number}", 1 << 30)
+        return ScriptRun(creations, uploads, tuple(gaps))
 
     reason = _reason_in(place / "output.txt")
     if skipped:
@@ -368,19 +374,6 @@ def _reason_in(output: Path) -> str:
             reason = failure or error_in(last_lines) or last_lines[-1]
             return f": {reason[:300]}"
     return ""
-
-
-def _failures(folder: Path) -> tuple[str, ...]:
-    with contextlib.suppress(OSError):
-        return tuple(dict.fromkeys(read_text(folder / "failed.txt").splitlines()))
-    return ()
-
-
-def _uploads(folder: Path) -> Iterator[tuple[str, bytes]]:
-    """Yield the storage path and the content of each upload that the driver has stored."""
-    with contextlib.suppress(OSError):
-        for number, place in enumerate(read_text(folder / "uploads.txt").splitlines()):
-            yield place, read_bytes(folder / f"uploads/{number}", 1 << 30)
 
 
 # The jobs that a script creates with an SDK, and the local folder of their code.
