@@ -91,7 +91,8 @@ def run_script(script):
 
 def write(name, line):
     """Add a line to a file in the folder of the copy."""
-    with open(os.path.join(FOLDER, name), "a", encoding="utf-8") as file:
+    place = os.path.join(FOLDER, name)
+    with open(place, "a", encoding="utf-8", errors="backslashreplace") as file:
         file.write(line + "\n")
 
 
@@ -101,6 +102,7 @@ def fail(title, error, statement, causes):
     not created."""
     message = "%s: %s: %s" % (title, type(error).__name__, error)
     sys.stderr.write(message + "\n")
+    write("messages.txt", message.partition("\n")[0])
     if isinstance(error, NameError):
         # the message is: name 'estimator' is not defined
         name = str(error).partition("'")[2].partition("'")[0]

@@ -22,7 +22,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cloudtrain.adoption.launches import cannot_adopt
 from cloudtrain.adoption.proof import UPLOADED
@@ -35,9 +35,6 @@ from cloudtrain.targets.adoption import Original
 from cloudtrain.targets.common.tracebacks import error_in
 from cloudtrain.targets.contract import AdopterMaker
 from cloudtrain.targets.settings import load_settings
-
-if TYPE_CHECKING:
-    import psutil
 
 _MARK = "CLOUDTRAIN_ADOPT_ID"
 """The environment variable that identifies processes that the script has left behind."""
@@ -261,10 +258,14 @@ def _kill_what_is_left(mark: str) -> None:
         marked = []
         has_empty = False
         for process in psutil.process_iter():
-            variables = _variables(process)
-            has_empty |= variables == {}
-            if variables and variables.get(_MARK) == mark:
-                marked.append(process)
+            # one of the kernel and a dead one have no memory, and would seem to have no variables;
+            # another user's may not be asked
+            with contextlib.suppress(psutil.Error, OSError):
+                if process.memory_info().vms:
+                    variables = process.environ()
+                    has_empty |= not variables
+                    if variables.get(_MARK) == mark:
+                        marked.append(process)
 
         for process in marked:
             with contextlib.suppress(psutil.Error):
@@ -273,20 +274,6 @@ def _kill_what_is_left(mark: str) -> None:
         if not marked and not has_empty:
             return
         time.sleep(0.01)
-
-
-def _variables(process: psutil.Process) -> dict[str, str] | None:
-    """Return the variables of a process; None for a dead one, one of the kernel, and perhaps
-    another user's."""
-    import psutil
-
-    try:
-        # one of the kernel and a dead one have no memory, and would seem to have no variables
-        if process.memory_info().vms:
-            return process.environ()
-    except (psutil.Error, OSError):
-        pass
-    return None
 
 
 def _finished_run(
@@ -363,13 +350,12 @@ def _reason_in(output: Path) -> str:
         with output.open("rb") as file:
             file.seek(max(0, output.stat().st_size - 4000))
             last_lines = file.read().decode(errors="replace").strip().splitlines()
-            file.seek(0)
-            first_lines = file.read(1 << 20).decode(errors="replace").splitlines()
 
-        # the driver prints the failures of cells, and knows the one for which there is no job
-        failure = next((line for line in first_lines if re.match(r"cell \d+: ", line)), None)
-        with contextlib.suppress(OSError):
-            failure = read_text(output.parent / "hooks/cause.txt").splitlines()[0]
+        # the driver keeps the failures of cells, and knows the one for which there is no job
+        failure = None
+        for name in ("messages.txt", "cause.txt"):
+            with contextlib.suppress(OSError):
+                failure = read_text(output.parent / "hooks" / name).splitlines()[0]
         if last_lines:
             reason = failure or error_in(last_lines) or last_lines[-1]
             return f": {reason[:300]}"
