@@ -86,8 +86,7 @@ def contract_fault(target: object, entry: EntryPoint) -> str | None:
     """Return why cloudtrain cannot use the target of the entry point `entry`, as a message; None if
     it can."""
     if not isinstance(target, Target):
-        base = f"{Target.__module__}.{Target.__qualname__}"
-        return not_loaded(entry, f"it is not a subclass of `{base}`")
+        return not_loaded(entry, "it is not a subclass of `cloudtrain.targets.contract.Target`")
     clause = _refusal(target, entry.name)
     if clause is not None:
         return not_loaded(entry, clause)

@@ -19,6 +19,7 @@ from cloudtrain.targets.slurm.script import (
     BatchLaunch,
     ClusterRun,
     batch_script,
+    image_of,
     install_script,
     is_mpi,
     is_plug_in,
@@ -203,8 +204,7 @@ def _other_problems(job: TrainingJob, settings: Slurm) -> Iterator[Problem]:
 
 
 def _container_problems(job: TrainingJob, settings: Slurm) -> Iterator[Problem]:
-    image = job.environment.image
-    name = None if image is None else image.of(NAME)
+    name = image_of(job)
     if name is None:
         return
     if settings.container is None:

@@ -15,7 +15,7 @@ from cloudtrain.plans.plan import Finding, Plan
 from cloudtrain.rules.engine import declare_all, finding_of
 from cloudtrain.rules.job import not_asked
 from cloudtrain.targets.slurm.runner import Runner, find_errors, rows_of
-from cloudtrain.targets.slurm.script import QUESTION, needed_modules
+from cloudtrain.targets.slurm.script import QUESTION, image_of, needed_modules
 from cloudtrain.targets.slurm.settings import ASKED, Slurm
 
 declare_all(Path(__file__).with_suffix(".toml"))
@@ -65,8 +65,7 @@ def _ask_interpreter(
     asked, nor an interpreter whose path is relative to the code."""
     python = settings.python
     modules = needed_modules(job)
-    image = job.environment.image
-    is_in_image = settings.container is not None and image is not None and image.of("slurm")
+    is_in_image = settings.container is not None and image_of(job) is not None
     is_relative = "/" in python and not python.startswith("/")
     if not modules:
         return []

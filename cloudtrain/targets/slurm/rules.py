@@ -10,6 +10,7 @@ from cloudtrain.rules.engine import Fault, Nature, Subject, rule
 from cloudtrain.targets.common.fields import notices
 from cloudtrain.targets.slurm.compile import is_fixed
 from cloudtrain.targets.slurm.fields import FIELDS
+from cloudtrain.targets.slurm.script import image_of
 
 # Rules about the settings: the shared folder, the partition, and the CPUs and GPUs of the nodes.
 
@@ -156,7 +157,7 @@ def no_installation(subject: Subject) -> Iterator[Fault]:
         return
 
     message = f"cloudtrain does not install `{file}`"
-    if _image(subject) is not None:
+    if image_of(subject.job) is not None:
         message += ": the image must have its packages"
         hint = "build an image that has them, or remove `image`"
     elif settings.build_environment is None and is_own:
@@ -216,7 +217,7 @@ def no_image(subject: Subject) -> Iterator[Fault]:
         "python": environment.python and f"Python {environment.python}",
     }
     written = {field: word for field, word in values.items() if word}
-    if not written or _image(subject) is not None or subject.settings.has_own_environment:
+    if not written or image_of(subject.job) is not None or subject.settings.has_own_environment:
         return
     message = f"no setting selects {' '.join(written.values())} on the cluster"
     hint = "set `python` or `setup` in `[slurm]` to an environment that has it"
@@ -233,8 +234,3 @@ def not_sent(subject: Subject) -> Iterator[Fault]:
     and the hint says what to do instead.
     """
     yield from notices(subject, FIELDS)
-
-
-def _image(subject: Subject) -> str | None:
-    image = subject.job.environment.image
-    return None if image is None else image.of("slurm")

@@ -26,6 +26,12 @@ from cloudtrain.targets.slurm.shell import shell_script
 NAME = "slurm"
 
 
+def image_of(job: TrainingJob) -> str | None:
+    """Return the container image that the job names for a cluster."""
+    image = job.environment.image
+    return None if image is None else image.of(NAME)
+
+
 def is_mpi(job: TrainingJob) -> bool:
     """Return whether MPI starts the ranks, also for distributions such as DeepSpeed's."""
     distribution = job.distribution
@@ -108,10 +114,9 @@ class ClusterRun:
     @property
     def image(self) -> str | None:
         """The container image; None if the script runs directly on the nodes."""
-        image = self.job.environment.image
-        if image is None or self.settings.container is None:
+        if self.settings.container is None:
             return None
-        return image.of(NAME)
+        return image_of(self.job)
 
     @property
     def nodes(self) -> int:
