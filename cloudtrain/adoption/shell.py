@@ -239,32 +239,31 @@ class _Reader(WordReader):
         script ends then."""
         script = self.script
         start = self.at - len(word)
-        first = len(script.commands)
-        undecided = list[int]()
+        first = 0
+        undecided: int | None = None
         is_done = False
         while word in ("if", "elif"):
             holds = self._under(not is_done, "", lambda: self._decided("then"))
             holds = False if is_done else holds
-            if holds is None:
-                undecided.append(self.at)
-                if len(undecided) == 1:  # the commands of the condition run
-                    first = len(script.commands)
+            if holds is None and undecided is None:
+                undecided = self.at
+                first = len(script.commands)  # those of the condition run
             condition = self._shown(start)
             word = self._under(holds, condition, lambda: self.read_list("elif", "else", "fi"))
             is_done = is_done or holds is True
         if word == "fi":
-            if not undecided and not is_done:
+            if undecided is None and not is_done:
                 script.holds = True
             return
 
         start = self.at
-        if undecided and not is_done:
+        if undecided is not None and not is_done:
             self._under(False, "", lambda: self.read_list("fi"))
             end = self.at
             self.at = start
             if re.search(r"\bexit\b", self.text[start:end]):
                 del script.commands[first:]
-                self.at = undecided[0]
+                self.at = undecided
                 self.read_list("elif", "else", "fi")
                 self.at = end
                 return

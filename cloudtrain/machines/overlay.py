@@ -239,8 +239,9 @@ def read_overlay(
                 continue
             values = {}
             for column, value in cells.items():
-                is_float = "float" in COLUMNS[column]
-                values[column] = float(value) if is_float else _without_date(value)
+                values[column] = _without_date(value)
+                if "float" in COLUMNS[column]:
+                    values[column] = float(value)
             place = positions.of(path, key=True)
             corrections.append(Correction(target, name, values, file, place))
     if problems:

@@ -206,20 +206,13 @@ class _File:
     """One log file, the time of its last change, its size, and how many of its bytes were read."""
 
     name: str
-    restart: int
-    node: int
-    rank: int | None
-    stream: str
+    order: tuple[int, int, int, str]
+    """Its restart, node, rank and stream, by which files are sorted. A node's launcher has the rank
+    -1."""
+    read: int
     time: float = 0.0
     size: int = 0
-    read: int = 0
     pending: bytes = b""
-
-    @property
-    def order(self) -> tuple[int, int, int, str]:
-        """The order of files: by restart, node and rank, with the launcher of a node first."""
-        rank = -1 if self.rank is None else self.rank
-        return (self.restart, self.node, rank, self.stream)
 
     @property
     def next_length(self) -> int:
@@ -227,7 +220,8 @@ class _File:
         return min(self.size - self.read, _MOST)
 
     def log_line(self, text: str) -> LogLine:
-        return LogLine(self.time, self.node, self.rank, self.stream, text)
+        _, node, rank, stream = self.order
+        return LogLine(self.time, node, None if rank < 0 else rank, stream, text)
 
 
 @dataclass
@@ -287,9 +281,8 @@ class ClusterLog:
                 continue
 
             if name not in self.streams:
-                restart = int(match["restart"])
-                read = self.before.get(name, 0)
-                self.streams[name] = _File(name, restart, node, rank, match["stream"], read=read)
+                order = (int(match["restart"]), node, int(match["rank"] or -1), match["stream"])
+                self.streams[name] = _File(name, order, self.before.get(name, 0))
             file = self.streams[name]
             file.time = float(time)
             file.size = int(size)
