@@ -485,22 +485,19 @@ def truth(words: list[str]) -> bool | None:
         holds = truth(words[1:])
         return None if holds is None else not holds
     if len(words) == 3:
-        return _compared(*words)
+        left, symbol, right = words
+        if symbol in ("-eq", "-ne", "-lt", "-le", "-gt", "-ge"):
+            if not (left.isdecimal() and right.isdecimal()):
+                return None
+            # Python's operators have the names of the shell's
+            return bool(getattr(operator, symbol[1:])(int(left), int(right)))
+        found = left == right or matches(right, left)
+        if symbol not in ("=", "==", "!=") or is_unknown(left) or found is None:
+            return None
+        return found is (symbol != "!=")
     if len(words) == 2 and words[0] == "-z":
         return truth(["!", words[1]])
     word = words[-1] if words else ""
     if words[:-1] not in ([], ["-n"]) or (is_unknown(word) and not has_known(word)):
         return None
     return word != ""
-
-
-def _compared(left: str, symbol: str, right: str) -> bool | None:
-    if symbol in ("-eq", "-ne", "-lt", "-le", "-gt", "-ge"):
-        if not (left.isdecimal() and right.isdecimal()):
-            return None
-        # Python's operators have the names of the shell's
-        return bool(getattr(operator, symbol[1:])(int(left), int(right)))
-    found = left == right or matches(right, left)
-    if symbol not in ("=", "==", "!=") or is_unknown(left) or found is None:
-        return None
-    return found is (symbol != "!=")

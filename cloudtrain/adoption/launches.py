@@ -304,14 +304,7 @@ def _accelerate(launch: TrainingLaunch, words: Sequence[str], folder: str) -> No
         launch.distribution = {}
         launch.processes = None
 
-    _lose_own_variables(launch, options, config, distributed_type)
-    _lose_unknown(launch, options)
-
-
-def _lose_own_variables(
-    launch: TrainingLaunch, options: Options, config: Mapping[str, Any], distributed_type: str
-) -> None:
-    """Note as lost what accelerate passes to the script in its own variables."""
+    # what accelerate passes to the script in its own variables
     for name in OPTIONS["accelerate"]["own_variables"]:
         value = str(config.get(name) or "no")
         if value.lower() != "no":
@@ -323,6 +316,7 @@ def _lose_own_variables(
     for name in options:
         if _ACCELERATE_OWN.match(name):
             launch.lost[name] = _SET_BY_ACCELERATE
+    _lose_unknown(launch, options)
 
 
 def _accelerate_config(launch: TrainingLaunch, options: Options, folder: str) -> dict[str, Any]:

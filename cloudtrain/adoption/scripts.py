@@ -454,28 +454,26 @@ def located(
         source = _source_in(folder, [*named, *places], files)
     elif source is not None and not (folder / source).is_dir():
         source = None
-    return replace(
-        _with_data(original, folder, places),
-        folder=str(folder),
-        source=source,
-        code=archive if source is None else None,
-    )
 
-
-def _with_data(original: Original, folder: Path, places: Sequence[Path]) -> Original:
-    """Return the job with the paths of the data that the script uploads. Data that the script has
-    made itself is written beside the job file."""
+    # data that the script has made itself is written beside the job file
     data = dict[str, str]()
     made = dict[str, bytes]()
-    for number, (address, files) in enumerate(original.uploads.items(), 1):
-        path = _source_in(folder, places, files)
+    for number, (address, uploads) in enumerate(original.uploads.items(), 1):
+        path = _source_in(folder, places, uploads)
         is_folder = path is None or (folder / path).is_dir()
         if path is None:
             path = f"{UPLOADED}/{number}"
-            for name, content in files.items():
+            for name, content in uploads.items():
                 made[f"{path}/{name}"] = content
         data[address] = f"{path}/" if is_folder else path
-    return replace(original, data=data, made_data=archive_of(made) if made else None)
+    return replace(
+        original,
+        folder=str(folder),
+        source=source,
+        code=archive if source is None else None,
+        data=data,
+        made_data=archive_of(made) if made else None,
+    )
 
 
 def _source_in(folder: Path, places: Sequence[Path], files: Mapping[str, bytes]) -> str | None:

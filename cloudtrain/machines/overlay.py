@@ -402,9 +402,6 @@ def _fabric(target: str) -> str:
     return table.fabric
 
 
-_GPU_COLUMNS = frozenset(("gpus", "gpu", "gpu_memory_gib"))
-
-
 def _checked(instance: InstanceType, correction: Correction) -> InstanceType:
     """Return the instance type, or raise an error if its columns do not fit together after the
     correction."""
@@ -414,7 +411,7 @@ def _checked(instance: InstanceType, correction: Correction) -> InstanceType:
     is_zero = has_name and columns.get("gpu_memory_gib") == 0
     has_memory = is_zero or bool(instance.gpu_memory_gib)
     is_complete = bool(instance.gpus) == has_name == has_memory
-    if not is_complete and _GPU_COLUMNS & columns.keys():
+    if not is_complete and {"gpus", "gpu", "gpu_memory_gib"} & columns.keys():
         raise correction.error(
             "a type has `gpus`, `gpu` and `gpu_memory_gib` together, or none of them",
             'write for example `gpus = 8`, `gpu = "H100-80GB"`',

@@ -35,10 +35,6 @@ if TYPE_CHECKING:
 
 Options = dict[str, "str | bool"]
 
-COMMENT = "cloudtrain:"
-"""The beginning of every job's `--comment`. The path of the run's folder follows."""
-
-
 FIXED = frozenset(
     "array clusters comment error export export-file help job-name nodes open-mode output "
     "parsable test-only usage "
@@ -66,7 +62,7 @@ def sbatch_options(run: ClusterRun) -> Options:
     tasks = run.processes if has_task_per_rank else 1
     options: Options = {
         "job-name": run.context.run_name,
-        "comment": f"{COMMENT}{run.folder}",
+        "comment": f"cloudtrain:{run.folder}",
         "nodes": str(run.nodes),
         "ntasks-per-node": str(tasks),
         "output": f"{run.folder}/slurm.out",

@@ -124,7 +124,7 @@ def _interpreter_findings(rows: Sequence[Row], python: str, job: TrainingJob) ->
 
     numbers = tuple(map(int, version.split(".")[:2]))
     wanted = job.environment.python
-    if numbers < _OLDEST:
+    if numbers < (3, 9):
         message = f"`{python}` is Python {version}, and `cloudtrain.runtime` needs 3.9 or newer"
         yield finding_of("SL908", message, _ANOTHER_PYTHON)
     elif wanted is not None and not f"{version}.".startswith(f"{wanted}."):
@@ -133,7 +133,6 @@ def _interpreter_findings(rows: Sequence[Row], python: str, job: TrainingJob) ->
 
 
 _ANOTHER_PYTHON = "set `python` or `setup` in `[slurm]` to an environment that has it"
-_OLDEST = (3, 9)
 
 
 def _findings_in(
