@@ -102,7 +102,10 @@ def _differences(field: str, sent: Iterable[str], bundle: Walk) -> Iterator[Fiel
         ignored = {item.path for item in bundle.ignored}
         tops = sorted({_top(path, ignored) for path in missing})
         names = join_names([*map(escape_path, tops)])
-        reason = f"only the original sends {names}; {_remedy(tops[0])}"
+        remedy = f"a line such as `!{ignore_line(tops[0])}` in `{IGNORE_FILE}` adds a file"
+        if secret_name(tops[0]) is not None:
+            remedy = "cloudtrain sends no file of secrets: name them in `environment.secrets`"
+        reason = f"only the original sends {names}; {remedy}"
         count = f"files: {len(missing)}"
         yield FieldDifference(f"{field} (left out)", count, ABSENT_TEXT, reason)
 
@@ -125,9 +128,3 @@ def _top(path: str, places: Container[str]) -> str:
         if str(parent) in places:
             return f"{parent}/"
     return path
-
-
-def _remedy(path: str) -> str:
-    if secret_name(path) is not None:
-        return "cloudtrain sends no file of secrets: name them in `environment.secrets`"
-    return f"a line such as `!{ignore_line(path)}` in `{IGNORE_FILE}` adds a file"

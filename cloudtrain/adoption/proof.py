@@ -264,7 +264,16 @@ def moved(draft: Draft, original: Original, place: Path) -> Draft:
                 source = os.path.dirname(source) or "."
             job["source_dir"] = _from(place, folder, source)
         for data_input in job.get("inputs", {}).values():
-            _move_input(data_input, original, place, folder)
+            if DEFAULT_TARGET in data_input:
+                data_input[DEFAULT_TARGET] = _from(place, folder, data_input[DEFAULT_TARGET])
+
+            path = data_input.get(original.target)
+            # data that the script has made is written beside the job file
+            is_made = original.made_data is not None and str(path).startswith(f"./{UPLOADED}/")
+            if is_local_path(path) and not is_made:
+                path = _from(place, folder, str(path))
+                # without a dot, the target takes the path for a name in its storage
+                data_input[original.target] = path if is_local_path(path) else f"./{path}"
 
     conda = job.get("environment", {}).get("conda_file")
     if conda in original.files:
@@ -273,20 +282,6 @@ def moved(draft: Draft, original: Original, place: Path) -> Draft:
     if original.search is not None:
         copy.sweep = original.search.fields
     return copy
-
-
-def _move_input(data_input: dict[str, Any], original: Original, place: Path, folder: str) -> None:
-    """Rewrite the local paths of an input, as `moved` does. Data that the script has made is
-    written beside the job file, so its path stays."""
-    if DEFAULT_TARGET in data_input:
-        data_input[DEFAULT_TARGET] = _from(place, folder, data_input[DEFAULT_TARGET])
-
-    path = data_input.get(original.target)
-    is_made = original.made_data is not None and str(path).startswith(f"./{UPLOADED}/")
-    if is_local_path(path) and not is_made:
-        path = _from(place, folder, str(path))
-        # without a dot, the target takes the path for a name in its storage
-        data_input[original.target] = path if is_local_path(path) else f"./{path}"
 
 
 def parsed(draft: Draft) -> TrainingJob:

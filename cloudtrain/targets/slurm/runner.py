@@ -34,30 +34,25 @@ def ssh_argv(state_dir: Path, terminal: str = "-T") -> list[str]:
     """Return the beginning of the ssh command line. `terminal` is `-t` if the command gets the
     user's terminal. ssh asks no questions; keys, host names and
     jump hosts come from the user's own configuration. Raises `OSError` if the folder for ssh's
-    sockets belongs to another user."""
-    options = (
-        "BatchMode=yes",
-        "ConnectTimeout=20",
-        "ServerAliveInterval=15",
-        "ControlMaster=auto",
-        f"ControlPath={_socket_folder(state_dir)}/%C",
-        "ControlPersist=120",
-    )
-    argv = ["ssh", terminal]
-    for option in options:
-        argv += ["-o", option]
-    return argv
-
-
-def _socket_folder(state_dir: Path) -> Path:
-    """Return a private folder for ssh's sockets: a subfolder of `state_dir`, or of the system's
+    sockets belongs to another user. This is private: a subfolder of `state_dir`, or of the system's
     temporary folder if the path of a socket in `state_dir` would be too long."""
     folder = state_dir / "ssh"
     if len(os.fsencode(folder)) + _NAME > _LONGEST:
         folder = Path(gettempdir(), f"cloudtrain-{os.getuid()}")
     make_private_folder(folder)
     require_own(folder)
-    return folder
+    options = (
+        "BatchMode=yes",
+        "ConnectTimeout=20",
+        "ServerAliveInterval=15",
+        "ControlMaster=auto",
+        f"ControlPath={folder}/%C",
+        "ControlPersist=120",
+    )
+    argv = ["ssh", terminal]
+    for option in options:
+        argv += ["-o", option]
+    return argv
 
 
 _MARK = b"\x01cloudtrain\x01\n"

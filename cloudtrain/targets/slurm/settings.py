@@ -30,7 +30,21 @@ def _slurm_rules(slurm: Mapping[str, Any]) -> Iterator[Problem]:
     """Yield the problems of the settings `slurm`, whose values may still have any type."""
     folder = slurm.get("shared_dir")
     if isinstance(folder, str):
-        yield from _folder_problems(folder)
+        if not folder.startswith("/"):
+            yield Problem(
+                ("shared_dir",),
+                f"`shared_dir` must be an absolute path on the cluster, not `{folder}`",
+                "write for example `/fsx/cloudtrain`",
+                code="CT915",
+            )
+        if any(letter in _UNFIT or letter < " " for letter in folder):
+            yield Problem(
+                ("shared_dir",),
+                "`shared_dir` holds a character that Slurm replaces in file names: `%`, "
+                "`\\` or a line break",
+                "use another folder",
+                code="CT915",
+            )
 
     host = slurm.get("host")
     if isinstance(host, str):
@@ -63,24 +77,6 @@ def _slurm_rules(slurm: Mapping[str, Any]) -> Iterator[Problem]:
                 'write for example `"--nice=100"`, with `=` before the value',
                 code="CT915",
             )
-
-
-def _folder_problems(folder: str) -> Iterator[Problem]:
-    if not folder.startswith("/"):
-        yield Problem(
-            ("shared_dir",),
-            f"`shared_dir` must be an absolute path on the cluster, not `{folder}`",
-            "write for example `/fsx/cloudtrain`",
-            code="CT915",
-        )
-    if any(letter in _UNFIT or letter < " " for letter in folder):
-        yield Problem(
-            ("shared_dir",),
-            "`shared_dir` holds a character that Slurm replaces in file names: `%`, "
-            "`\\` or a line break",
-            "use another folder",
-            code="CT915",
-        )
 
 
 _LONG_OPTION = r"--[A-Za-z0-9][A-Za-z0-9-]+"
