@@ -50,6 +50,7 @@ def read_script(
         return _read_batch_script(_Submission(text, arguments), folder)
 
     launch = _launch_in(text, ScriptFiles(folder, {}), arguments=arguments)
+    launch.folder = "."  # its code is where the user types the line
     step = launch.srun or {}
     if not step.keys().isdisjoint(_ALLOCATION):
         return _with_options(launch, {name: step[name] for name in _ALLOCATION if name in step})
@@ -81,7 +82,6 @@ def _read_batch_script(submission: _Submission, folder: str) -> TrainingLaunch:
     variables.setdefault("SLURM_NTASKS", str(nodes * _tasks_per_node(options)))
     files = ScriptFiles(folder, variables, submission.variables.keys())
     launch = _launch_in(submission.text, files, has_setup=True, arguments=submission.arguments)
-    launch.folder = folder
     launch.lost |= submission.lost
     for component in components:
         launch.lost[component] = "a job has one kind of instance; write a job for each part"

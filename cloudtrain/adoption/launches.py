@@ -52,7 +52,7 @@ class TrainingLaunch:
     max_runtime: int | None = None
     source_dir: str | None = None
     folder: str = "."
-    """The folder in which relative paths of the code start."""
+    """The folder in which relative paths of the line start, and then those of the code."""
     image: dict[str, str] | None = None
     """The container image by target."""
     setup: list[str] = field(default_factory=list)
@@ -65,14 +65,14 @@ class TrainingLaunch:
     settings_head: tuple[str, ...] = ()
 
 
-def read_launch(words: Sequence[str], folder: str = ".") -> TrainingLaunch:
+def read_launch(words: Sequence[str], folder: str) -> TrainingLaunch:
     """Return the training that the words of a command start. Relative paths of files start in
     `folder`."""
     tool = tool_of(words)
     assert tool is not None, "the caller has looked"
     name, skip = tool
-    launch = TrainingLaunch(name)
-    _READERS[name](launch, words[skip:], folder)
+    launch = TrainingLaunch(name, folder=folder)
+    _READERS[name](launch, words[skip:])
     if name != "framework":
         _settle_python(launch, words)
     if not launch.program:
@@ -188,11 +188,10 @@ def _lose_unknown(launch: TrainingLaunch, options: Options) -> None:
             launch.lost[name] = f"a job has no field for this option of {launch.tool}"
 
 
-# A reader fills the launch with what the words after a launcher start. Relative paths of files on
-# the line start in `folder`.
+# A reader fills the launch with what the words after a launcher start.
 
 
-def _torchrun(launch: TrainingLaunch, words: Sequence[str], folder: str) -> None:  # noqa: ARG001
+def _torchrun(launch: TrainingLaunch, words: Sequence[str]) -> None:
     options = _take_program(launch, words)
     launch.distribution = {"type": "torch"}
 
@@ -238,9 +237,9 @@ def _lose_unknown_counts(
             launch.lost[name] = _known_later(value, field_name)
 
 
-def _torch_launch(launch: TrainingLaunch, words: Sequence[str], folder: str) -> None:
+def _torch_launch(launch: TrainingLaunch, words: Sequence[str]) -> None:
     launch.tool = "torchrun"
-    _torchrun(launch, words, folder)
+    _torchrun(launch, words)
     if "--use-env" not in words and "--use_env" not in words:
         launch.lost["--local-rank"] = _LOCAL_RANK.format("torch.distributed.launch")
 
@@ -267,9 +266,9 @@ _ACCELERATE_COUNTS = {
 }
 
 
-def _accelerate(launch: TrainingLaunch, words: Sequence[str], folder: str) -> None:
+def _accelerate(launch: TrainingLaunch, words: Sequence[str]) -> None:
     options = _take_program(launch, words)
-    config = _accelerate_config(launch, options, folder)
+    config = _accelerate_config(launch, options)
 
     for name in _ACCELERATE_COUNTS:
         if name in options:  # the line takes precedence, also if only a running shell knows it
@@ -319,7 +318,7 @@ def _accelerate(launch: TrainingLaunch, words: Sequence[str], folder: str) -> No
     _lose_unknown(launch, options)
 
 
-def _accelerate_config(launch: TrainingLaunch, options: Options, folder: str) -> dict[str, Any]:
+def _accelerate_config(launch: TrainingLaunch, options: Options) -> dict[str, Any]:
     """Return the settings in the file that the line names; none without a file."""
     if "--config-file" not in options:
         cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
@@ -332,7 +331,7 @@ def _accelerate_config(launch: TrainingLaunch, options: Options, folder: str) ->
             )
         return {}
     name = options["--config-file"][0]
-    text = _text(launch, "--config-file", folder, name)
+    text = _text(launch, "--config-file", name)
     try:
         config = read_document(text, "yaml").data
     except Unreadable as error:
@@ -355,14 +354,14 @@ _DEEPSPEED_COUNTS = {
 }
 
 
-def _deepspeed(launch: TrainingLaunch, words: Sequence[str], folder: str) -> None:
+def _deepspeed(launch: TrainingLaunch, words: Sequence[str]) -> None:
     options = _take_program(launch, words)
     launch.distribution = {"type": "deepspeed"}
 
     hostfiles = options.get("--hostfile") or options.get("-H")
     slots = []
     if hostfiles:
-        slots = _slots_in(_text(launch, "--hostfile", folder, hostfiles[0]))
+        slots = _slots_in(_text(launch, "--hostfile", hostfiles[0]))
     launch.instances = _count(options, "--num-nodes") or len(slots) or 1
     launch.processes = _count(options, "--num-gpus")
     if slots and not launch.processes:
@@ -392,7 +391,7 @@ def _slots_in(text: str) -> list[int]:
     return slots
 
 
-def _mpirun(launch: TrainingLaunch, words: Sequence[str], folder: str) -> None:
+def _mpirun(launch: TrainingLaunch, words: Sequence[str]) -> None:
     launch.distribution["type"] = "mpi" if launch.tool == "mpirun" else "horovod"
     rest = list(words)
     passed_on = list[str]()
@@ -413,7 +412,7 @@ def _mpirun(launch: TrainingLaunch, words: Sequence[str], folder: str) -> None:
             else:
                 slots = [int(host.partition(":")[2] or 1) for host in hosts.split(",")]
         elif name in ("--hostfile", "--machinefile") and rest:
-            slots = _slots_in(_text(launch, name, folder, rest.pop(0)))
+            slots = _slots_in(_text(launch, name, rest.pop(0)))
         elif name == "--x" and rest:
             passed_on += ["-x", rest.pop(0)]
         elif name == "--mca" and len(rest) > 1:
@@ -431,7 +430,7 @@ def _mpirun(launch: TrainingLaunch, words: Sequence[str], folder: str) -> None:
 
     if rest and re.fullmatch(r"python[0-9.]*", os.path.basename(rest[0])):
         _settle_python(launch, rest)
-        _python(launch, rest[1 + _python_options(rest[1:]) :], folder)
+        _python(launch, rest[1 + _python_options(rest[1:]) :])
     else:
         launch.is_command = True
         launch.program = rest
@@ -465,12 +464,12 @@ def _take_count(words: list[str]) -> int | None:
     return None
 
 
-def _python(launch: TrainingLaunch, words: Sequence[str], folder: str) -> None:  # noqa: ARG001
+def _python(launch: TrainingLaunch, words: Sequence[str]) -> None:
     launch.is_module = words[:1] == ["-m"]
     launch.program = list(words[1:] if launch.is_module else words)
 
 
-def _framework(launch: TrainingLaunch, words: Sequence[str], folder: str) -> None:  # noqa: ARG001
+def _framework(launch: TrainingLaunch, words: Sequence[str]) -> None:
     launch.program = list(words)
     launch.is_command = True
     launch.lost[" ".join(words[:2])] = (
@@ -491,11 +490,11 @@ _READERS = {
 }
 
 
-def _text(launch: TrainingLaunch, option: str, folder: str, file: str) -> str:
+def _text(launch: TrainingLaunch, option: str, file: str) -> str:
     """Return the text of a file that an option names. A file that is not here is empty, and the
     option is lost."""
     try:
-        return read_text(os.path.join(folder, file))
+        return read_text(os.path.join(launch.folder, file))
     except (OSError, Unreadable):
         launch.lost[option] = (
             f"`{file}` cannot be read here: run this command where the file is, or write what it "
