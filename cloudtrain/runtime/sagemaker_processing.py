@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from cloudtrain.runtime.sagemaker_launcher.children import Child, Children
+    from cloudtrain.runtime.sagemaker_launcher.children import Children
 
 CODE_DIR = "processing/input/code"
 """Folder of the code input, below `/opt/ml`. File-mode inputs are writable, so the archive is
@@ -53,31 +53,31 @@ def container_entrypoint(
     return ["/bin/sh", "-c", shell_line(_LINE, root, python), "sh", *words]
 
 
-def main(arguments: Sequence[str], root: Path | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Run the script and return the container's exit code: the script's exit code, or 128 plus the
     number of the signal that killed the script."""
     from cloudtrain.runtime.sagemaker_launcher.children import run_guarded
 
-    folder = root or Path.cwd().parents[2]
+    root = Path.cwd().parents[2]
     return run_guarded(
-        lambda children: _run(list(arguments), folder, children),
-        lambda text: _write_message(folder, text),
+        lambda children: _run(list(arguments), root, children),
+        lambda text: _write_message(root, text),
     )
 
 
-def script_argv(words: Sequence[str], python: str = "python3", shell: str = "/bin/sh") -> list[str]:
+def script_argv(words: Sequence[str], python: str = "python3") -> list[str]:
     """Return the argv that runs the script. `words` are this module's arguments after its options:
     a script with its arguments, or `--command LINE`."""
     if words[:1] == ["--command"]:
-        return [shell, "-c", *words[1:]]
-    interpreter = {".py": python, ".sh": shell}.get(Path(words[0]).suffix)
-    return list(words) if interpreter is None else [interpreter, *words]
+        return ["/bin/sh", "-c", *words[1:]]
+    interpreters = {".py": [python], ".sh": ["/bin/sh"]}
+    return [*interpreters.get(Path(words[0]).suffix, ()), *words]
 
 
 def variables_of(config: Mapping[str, Any], resource: Mapping[str, Any]) -> dict[str, str]:
     """Return the script's environment, from `processingjobconfig.json` and
     `resourceconfig.json`."""
-    hosts = list(resource["hosts"])
+    hosts = resource["hosts"]
     host = resource["current_host"]
     variables = {
         "CLOUDTRAIN_INSTANCE": str(hosts.index(host)),
@@ -101,13 +101,11 @@ def variables_of(config: Mapping[str, Any], resource: Mapping[str, Any]) -> dict
 
 def _run(words: list[str], root: Path, children: Children) -> int:
     from cloudtrain.runtime.install import install
-    from cloudtrain.runtime.sagemaker_launcher.children import exit_code_of
     from cloudtrain.runtime.sagemaker_launcher.plan import HostProgram
 
     code = root / CODE_DIR
     config = read_config(root / "config/processingjobconfig.json")
-    resource = read_config(root / "config/resourceconfig.json")
-    own = variables_of(config, resource)
+    own = variables_of(config, read_config(root / "config/resourceconfig.json"))
     path = os.pathsep.join(filter(None, (str(code), os.environ.get("PYTHONPATH"))))
     environment = {"PYTHONUNBUFFERED": "1", **os.environ, **own, "PYTHONPATH": path}
     if words[:1] == ["--requirements"]:
@@ -121,18 +119,11 @@ def _run(words: list[str], root: Path, children: Children) -> int:
     children.start(program, environment, str(code))
     exit_code, failed = children.finish(())
     if failed is not None and not children.asked_to_stop:
-        _write_message(root, masked(_explain_failure(failed, own), forms_of(secrets)))
-    return exit_code_of(exit_code)
-
-
-def _explain_failure(failed: Child, own: Mapping[str, str]) -> str:
-    from cloudtrain.runtime.sagemaker_launcher.failure import failure_text
-
-    assert failed.exit_code is not None, "it has ended"
-    who = failed.program.role
-    if own["CLOUDTRAIN_INSTANCE_COUNT"] != "1":
-        who += f" on {own['SM_CURRENT_HOST']}"
-    return failure_text(who, failed.exit_code, failed.read_stderr_end())
+        place = ""
+        if own["CLOUDTRAIN_INSTANCE_COUNT"] != "1":
+            place = f" on {own['SM_CURRENT_HOST']}"
+        _write_message(root, masked(failed.explain_failure(place), forms_of(secrets)))
+    return exit_code
 
 
 def _write_message(root: Path, text: str) -> None:

@@ -326,8 +326,8 @@ def test_users_environment_wins() -> None:
 @pytest.mark.parametrize(
     ("launch", "words"),
     [
-        (None, "is missing"),
-        ("torchrun", "not a JSON object"),
+        (None, "is missing or not a JSON object"),
+        ("torchrun", "is missing or not a JSON object"),
         ({"entry_point": "a.py", "lancher": "torchrun"}, "unknown key `lancher`"),
         ({"entry_point": "a.py", "launcher": "slurm"}, "launcher `slurm`"),
         ({"launcher": "single"}, "either an `entry_point` or a `command`"),

@@ -7,14 +7,15 @@ import signal
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from cloudtrain.runtime.install import install
 from cloudtrain.runtime.secret_values import forms_of, masked, resolved
 
 from . import ROOT
-from .children import Child, Children, exit_code_of, run_guarded
-from .failure import failure_text, write_once
+from .children import Child, Children, run_guarded
+from .failure import write_once
 from .machine import read_config, this_machine
 from .network import EMULATION, LATECOMERS, Beacon, Network, wait_for_name, watch_chief
 from .plan import WATCH_PORT, LaunchPlan, launch_plan
@@ -65,7 +66,6 @@ def _run(root: Path, children: Children, write_reason: Callable[[str], None]) ->
             children.start(program, environment, str(root / "code"))
         code, failed = children.finish(plan.finishes)
     finally:
-        code = exit_code_of(code)
         if beacon is not None:
             beacon.tell(code, patience=0 if children.asked_to_stop else LATECOMERS)
     if code and not children.asked_to_stop:
@@ -83,7 +83,8 @@ def _listen_for_chief(
         return None
     address, port = network.place(plan.watch, WATCH_PORT)
     if plan.watch != host:
-        watch_chief((address, port), children.chief_ended)
+        place = (address, port)
+        Thread(target=watch_chief, args=(place, children.chief_ended), daemon=True).start()
         return None
     interface = address if network.is_emulated else ""
     return Beacon(port, others=len(plan.hosts) - 1, address=interface)
@@ -96,8 +97,7 @@ def _explain_failure(failed: Child | None, environment: Mapping[str, str]) -> st
     files: list[Path] = []
     if logs:
         files = sorted(Path(logs).rglob("stderr.log"), key=lambda path: path.stat().st_mtime)
-    assert failed.exit_code is not None, "it has ended"
-    return failure_text(failed.program.role, failed.exit_code, failed.read_stderr_end(), files)
+    return failed.explain_failure(files=files)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from cloudtrain.runtime.errors import SetupError, tell
 
-from .failure import fitting
+from .failure import failure_text, fitting
 from .plan import HostProgram
 
 REMEMBERED = 1 << 18
@@ -36,12 +36,6 @@ _RANK_MARKS = {"torchrun": b"LOCAL_RANK=", "mpirun": b"OMPI_COMM_WORLD_RANK="}
 """The variable that identifies a rank of each launcher."""
 
 
-class _Process(NamedTuple):
-    state: str
-    parent: int
-    group: int
-
-
 class Child:
     """A started process. It leads its own session, so that signals can reach a shell's children,
     too."""
@@ -53,9 +47,9 @@ class Child:
         on_failing: Callable[[Child], None],
     ) -> None:
         self.program = program
-        self._on_failing = on_failing
-        self.pid: int = popen.pid
         self.exit_code: int | None = None
+        self._on_failing = on_failing
+        self._pid: int = popen.pid
         self._popen = popen
         self._group_was_told = False
         self._said = bytearray()
@@ -67,42 +61,43 @@ class Child:
         group, also wait for the group's end, because a shell ends at once on SIGTERM while its
         script is still saving."""
         exit_code = self._popen.wait()
-        while self._group_was_told and _has_members(self.pid):
+        while self._group_was_told and _has_members(self._pid):
             time.sleep(POLL)
         self.exit_code = exit_code
         return exit_code
 
-    def read_stderr_end(self) -> str:
-        """Return the last part of the process's stderr. Wait only briefly for the end of the
-        stream, because descendants may keep the pipe open."""
+    def explain_failure(self, place: str = "", files: Iterable[Path] = ()) -> str:
+        """Return the text of the failure file for a process that has ended. `place` follows its
+        name; `files` are those of `failure_text`. Wait only briefly for the end of its stderr,
+        because descendants may keep the pipe open."""
+        assert self.exit_code is not None
         self._listener.join(timeout=2)
-        return bytes(self._said).decode("utf-8", "replace")
+        stderr = self._said.decode("utf-8", "replace")
+        return failure_text(f"{self.program.role}{place}", self.exit_code, stderr, files)
 
     def terminate(self) -> None:
         """Send SIGTERM to the process itself, its process group or its ranks, as the program's
         field `signal` says."""
+        send = os.kill
+        pids = [self._pid]
         if self.program.signal == "group":
             self._group_was_told = True
-            _signal(os.killpg, self.pid, signal.SIGTERM)
-            return
-        pids = [self.pid]
-        if self.program.signal == "ranks":
+            send = os.killpg
+        elif self.program.signal == "ranks":
             pids = self._ranks() or pids
-        for pid in pids:
-            _signal(os.kill, pid, signal.SIGTERM)
+        _signal(send, pids, signal.SIGTERM)
 
     def kill_ranks(self) -> None:
         """Send SIGKILL to the ranks, but not to their launcher, which then reports the failure."""
-        for pid in self._ranks():
-            _signal(os.kill, pid, signal.SIGKILL)
+        _signal(os.kill, self._ranks(), signal.SIGKILL)
 
     def kill(self) -> None:
         """Send SIGKILL to the whole session."""
-        _signal(os.killpg, self.pid, signal.SIGKILL)
+        _signal(os.killpg, [self._pid], signal.SIGKILL)
 
     def _ranks(self) -> list[int]:
         mark = _RANK_MARKS.get(self.program.role)
-        return ranks_below(self.pid, mark) if mark else []
+        return ranks_below(self._pid, mark) if mark else []
 
     def _listen(self) -> None:
         assert self._popen.stderr is not None
@@ -133,9 +128,9 @@ class Children:
     the chief ended."""
 
     def __init__(self) -> None:
-        self.events: SimpleQueue[tuple[str, Any]] = SimpleQueue()
-        self.children: list[Child] = []
         self.asked_to_stop = False
+        self._events: SimpleQueue[tuple[str, Any]] = SimpleQueue()
+        self._children: list[Child] = []
 
     def start(self, program: HostProgram, environment: Mapping[str, str], directory: str) -> None:
         """Tell which program starts, and start it."""
@@ -149,31 +144,30 @@ class Children:
                 start_new_session=True,
             )
         except (OSError, ValueError) as error:
-            hint = "use an image that has it"
-            if program.role == "mpirun":
-                hint = "install Open MPI in the image"
             words = getattr(error, "strerror", None) or str(error)
-            raise SetupError(f"could not start `{program.argv[0]}`: {words}", hint=hint) from None
-        child = Child(program, popen, lambda child: self.events.put(("failing", child)))
-        self.children.append(child)
+            message = f"could not start `{program.argv[0]}`: {words}"
+            raise SetupError(message, hint="use an image that has it") from None
+        child = Child(program, popen, lambda child: self._events.put(("failing", child)))
+        self._children.append(child)
         threading.Thread(target=self._report_end, args=(child,), daemon=True).start()
 
     def _report_end(self, child: Child) -> None:
-        self.events.put(("ended", (child, child.wait())))
+        self._events.put(("ended", (child, child.wait())))
 
     def ask_to_stop(self) -> None:
         """Record a request to stop. A signal handler calls it."""
         self.asked_to_stop = True
-        self.events.put(("stop", None))
+        self._events.put(("stop", None))
 
     def chief_ended(self, exit_code: int | None) -> None:
         """Record that the chief on another host has ended. `exit_code` is None if that host was
         lost."""
-        self.events.put(("chief", exit_code))
+        self._events.put(("chief", exit_code))
 
     def finish(self, finishes: tuple[str, ...]) -> Result:
-        """Wait until the host's processes have ended. Return the host's exit code, and the failed
-        process, or None if none failed.
+        """Wait until the host's processes have ended. Return the host's exit code, as a shell has
+        it (128 plus the number of a signal that killed), and the failed process, or None if none
+        failed.
 
         The other processes are stopped after the first failure, or when a process whose role is in
         `finishes` succeeds. They are killed if they have not ended after a short time. If the job
@@ -181,7 +175,7 @@ class Children:
         """
         result: Result | None = None
         kill_at: float | None = None
-        running = len(self.children)  # whose end was not heard of here yet
+        running = len(self._children)  # whose end was not heard of here yet
         while running:
             kind, value = self._next(kill_at)
             if kind == "ended":
@@ -198,20 +192,21 @@ class Children:
                 if result is not None:
                     self._each_alive("terminate")
                     kill_at = time.monotonic() + FAILURE_GRACE
-        if result is not None:
-            return result
-        codes = [child.exit_code or 0 for child in self.children]
-        return Result(max(codes, key=abs, default=0), None)
+        if result is None:
+            codes = [child.exit_code or 0 for child in self._children]
+            result = Result(max(codes, key=abs, default=0), None)
+        code, failed = result
+        return Result(128 - code if code < 0 else code, failed)
 
     def sweep(self) -> None:
         """Kill all processes that still run in the children's sessions."""
-        for child in self.children:
+        for child in self._children:
             child.kill()
 
     def _next(self, kill_at: float | None) -> tuple[str, Any]:
         timeout = None if kill_at is None else max(0.0, kill_at - time.monotonic())
         try:
-            return self.events.get(timeout=timeout)
+            return self._events.get(timeout=timeout)
         except Empty:
             return "late", None
 
@@ -228,7 +223,7 @@ class Children:
         return Result(0, None) if child.program.role in finishes else None
 
     def _each_alive(self, act: str) -> None:
-        for child in self.children:
+        for child in self._children:
             if child.exit_code is None:
                 getattr(child, act)()
 
@@ -236,8 +231,7 @@ class Children:
 def _has_members(group: int) -> bool:
     """Return whether a process of the group still runs. Zombies do not count, because their parent
     may never collect them."""
-    members = [process for process in _processes().values() if process.group == group]
-    return any(process.state not in "ZX" for process in members)
+    return any(fields[2] == str(group) and fields[0] not in "ZX" for fields in _stats().values())
 
 
 def ranks_below(launcher: int, mark: bytes) -> list[int]:
@@ -251,8 +245,8 @@ def ranks_below(launcher: int, mark: bytes) -> list[int]:
     """
     parents = {}
     marked = set()
-    for pid, process in _processes().items():
-        parents[pid] = process.parent
+    for pid, fields in _stats().items():
+        parents[pid] = int(fields[1])
         with suppress(OSError):
             variables = Path(f"/proc/{pid}/environ").read_bytes()
             if b"\0" + mark in b"\0" + variables:
@@ -268,40 +262,29 @@ def ranks_below(launcher: int, mark: bytes) -> list[int]:
     return [pid for pid in marked if parents[pid] not in marked and is_below(pid)]
 
 
-def _processes() -> dict[int, _Process]:
-    """Return the processes of this machine by their ids, from /proc; an empty dict where /proc does
-    not exist."""
-    processes = {}
+def _stats() -> dict[int, list[str]]:
+    """Return the state, the parent, the group and the further fields of each process of this
+    machine, from /proc; an empty dict where /proc does not exist."""
+    stats = {}
     for folder in Path("/proc").glob("[0-9]*"):
-        try:
+        with suppress(OSError):
             stat = folder.joinpath("stat").read_text("ascii", "replace")
-        except OSError:
-            continue
-        state, parent, group, *_ = stat.rpartition(")")[2].split()
-        process = _Process(state, int(parent), int(group))
-        processes[int(folder.name)] = process
-    return processes
+            stats[int(folder.name)] = stat.rpartition(")")[2].split()
+    return stats
 
 
-def _signal(send: Callable[[int, int], None], pid: int, number: int) -> None:
-    """Send a signal with `os.kill` or `os.killpg`, unless the process has ended."""
-    with suppress(ProcessLookupError, PermissionError):
-        send(pid, number)
+def _signal(send: Callable[[int, int], None], pids: Iterable[int], number: int) -> None:
+    """Send a signal with `os.kill` or `os.killpg` to those processes that have not ended."""
+    for pid in pids:
+        with suppress(ProcessLookupError, PermissionError):
+            send(pid, number)
 
 
 def _write_all(descriptor: int, data: bytes) -> None:
     view = memoryview(data)
-    while view:
-        try:
+    with suppress(OSError):  # nobody listens any more; the process itself must not wait for it
+        while view:
             view = view[os.write(descriptor, view) :]
-        except OSError:  # nobody listens any more; the process itself must not wait for it
-            return
-
-
-def exit_code_of(code: int) -> int:
-    """Return a process's exit code as a shell has it: 128 plus the number of the signal that killed
-    the process, which is negative in `code`."""
-    return 128 - code if code < 0 else code
 
 
 def run_guarded(run: Callable[[Children], int], write_reason: Callable[[str], None]) -> int:

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 from cloudtrain.runtime.errors import SetupError, tell
 
@@ -92,11 +93,8 @@ class Beacon:
             self._came.wait_for(lambda: len(self._held) >= self._others, timeout=patience)
             connections = list(self._held)
         for connection in connections:
-            try:
-                with connection:
-                    connection.sendall(f"{exit_code}\n".encode("ascii"))
-            except OSError:
-                continue
+            with suppress(OSError), connection:
+                connection.sendall(f"{exit_code}\n".encode("ascii"))
         self._server.close()
 
     def _accept(self) -> None:
@@ -110,16 +108,10 @@ class Beacon:
                 self._came.notify()
 
 
-def watch_chief(
-    place: tuple[str, int], on_end: Callable[[int | None], None], *, patience: float = PATIENCE
-) -> None:
-    """Start a thread that calls `on_end` with the chief's exit code when the chief has ended, or
-    with None if the chief's host was lost or never reached."""
-    threading.Thread(target=_watch, args=(place, on_end, patience), daemon=True).start()
-
-
-def _watch(place: tuple[str, int], on_end: Callable[[int | None], None], patience: float) -> None:
-    deadline = time.monotonic() + patience
+def watch_chief(place: tuple[str, int], on_end: Callable[[int | None], None]) -> None:
+    """Call `on_end` with the chief's exit code when the chief has ended, or with None if the
+    chief's host was lost or never reached."""
+    deadline = time.monotonic() + PATIENCE
     while True:
         try:
             connection = socket.create_connection(place, timeout=10)
@@ -130,14 +122,7 @@ def _watch(place: tuple[str, int], on_end: Callable[[int | None], None], patienc
                 return
         time.sleep(_RETRY)
     connection.settimeout(None)
-    with connection:
-        on_end(_answer(connection))
-
-
-def _answer(connection: socket.socket) -> int | None:
-    try:
-        with connection.makefile("r", encoding="ascii") as stream:
-            text = stream.readline().strip()
-    except OSError:
-        return None
-    return int(text) if text.isdecimal() else None
+    text = ""
+    with suppress(OSError), connection, connection.makefile("r", encoding="ascii") as stream:
+        text = stream.readline().strip()
+    on_end(int(text) if text.isdecimal() else None)

@@ -12,16 +12,14 @@ from cloudtrain.runtime.errors import SetupError
 from cloudtrain.runtime.mpi_options import mpirun_options
 from cloudtrain.runtime.torchrun_words import guard_program, is_python, words_of_script
 
-from . import LAUNCH_KEY, ROOT
+from . import CODE_CHANNEL, LAUNCH_KEY, ROOT
 from .arguments import argv_of, decode_hyperparameters, split
 from .machine import HostMachine
 from .network import Network
-from .variables import RDMA_FAMILIES, instance_groups, sm_variables
+from .variables import HOMOGENEOUS, RDMA_FAMILIES, instance_groups, text_of
 
 if TYPE_CHECKING:
     from .machine import Config, Variables
-
-LAUNCHERS = ("torchrun", "mpirun", "tensorflow", "single")
 
 
 @dataclass(frozen=True)
@@ -57,18 +55,17 @@ def read_launch(reserved: Config) -> LaunchSpec:
     """Read the launch specification from `reserved`, the launcher's hyperparameters."""
     value = reserved.get(LAUNCH_KEY)
     if not isinstance(value, dict):
-        message = f"`{LAUNCH_KEY}` is not a JSON object"
-        if value is None:
-            message = f"the hyperparameter `{LAUNCH_KEY}` is missing"
-        hint = "submit the job with cloudtrain, which adds this hyperparameter"
-        raise SetupError(message, hint=hint)
+        raise SetupError(
+            f"the hyperparameter `{LAUNCH_KEY}` is missing or not a JSON object",
+            hint="submit the job with cloudtrain, which adds this hyperparameter",
+        )
     unknown = sorted(set(value) - {field.name for field in fields(LaunchSpec)})
     if unknown:
         raise _refusal(f"has the unknown key `{unknown[0]}`")
     groups = tuple(value.get("instance_groups") or ())
     launch = LaunchSpec(**{**value, "instance_groups": groups})
-    if launch.launcher not in LAUNCHERS:
-        names = ", ".join(LAUNCHERS)
+    if launch.launcher not in _LAUNCHERS:
+        names = ", ".join(_LAUNCHERS)
         raise _refusal(f"names the launcher `{launch.launcher}`, which is none of {names}")
     if (launch.entry_point is None) == (launch.command is None):
         raise _refusal("must have either an `entry_point` or a `command`")
@@ -157,7 +154,6 @@ def launch_plan(
     reached by their names."""
     user, reserved = split(decode_hyperparameters(hyperparameters))
     launch = read_launch(reserved)
-    host = resource_config["current_host"]
     hosts_of = instance_groups(resource_config)
     groups = launch.instance_groups
     if not groups and launch.launcher != "single":
@@ -165,58 +161,71 @@ def launch_plan(
     hosts: list[str] = []
     for group in groups:
         hosts += hosts_of.get(group, ())
-    master = (hosts or resource_config["hosts"])[0]
-    arguments = [*launch.arguments, *argv_of(user, bare_flags=launch.bare_flags)]
-    network = network or Network()
-    setup = _HostSetup(launch, machine, root, network, host, hosts or [host], arguments)
-    sm = sm_variables(
+    setup = _HostSetup(
+        launch,
+        machine,
+        root,
+        network or Network(),
         user,
         reserved,
         resource_config,
         input_data_config,
-        machine,
-        root=root,
-        program=launch.entry_point or "",
-        arguments=arguments,
-        groups=groups,
-        hosts=hosts,
-        master=master,
+        groups,
+        hosts,
     )
-    environment = {**_defaults(setup, resource_config), **sm, **_own(setup, master)}
+    environment = {**_defaults(setup), **_sm_variables(setup), **_own(setup)}
 
-    alone = launch.launcher == "single" or host not in hosts
-    plan = _single(setup) if alone else _LAUNCHERS[launch.launcher](setup)
-    endpoints = (*plan.endpoints, f"{master}:{MASTER_PORT}")
+    alone = setup.host not in hosts
+    launcher = "single" if alone else launch.launcher
+    plan = _LAUNCHERS[launcher](setup)
+    endpoints = (*plan.endpoints, f"{setup.master}:{MASTER_PORT}")
     whole = replace(
         plan,
         environment=dict(sorted(environment.items())),
-        hosts=(host,) if alone else tuple(hosts),
+        hosts=(setup.host,) if launcher == "single" else tuple(hosts),
         requirements=launch.requirements,
         endpoints=tuple(dict.fromkeys(endpoints)),
         python=setup.python,
     )
-    if alone or len(hosts) == 1:
+    if launcher == "single" or len(hosts) == 1:
         return whole
-    if plan.endpoints:
-        name, _, port = plan.endpoints[0].rpartition(":")
-        address, _ = network.place(name, int(port))
-        whole = replace(whole, wait_for=address)
-    if plan.finishes:
-        whole = replace(whole, watch=hosts[0])
-    return whole
+    name, _, port = endpoints[0].rpartition(":")
+    address, _ = setup.network.place(name, int(port))
+    return replace(whole, wait_for=address, watch=hosts[0] if plan.finishes else None)
 
 
 @dataclass(frozen=True)
 class _HostSetup:
-    """`arguments` are those of the script; `hosts` are the hosts of the distribution."""
+    """What a host's plan depends on. `root` is `/opt/ml`, or the folder that takes its place under
+    emulation. `user` and `reserved` are the hyperparameters of the script, decoded from JSON, and
+    of the launcher; `resource` is `resourceconfig.json`, `channels` is `inputdataconfig.json`.
+    `groups` and `hosts` are the instance groups and the hosts of the distribution."""
 
     launch: LaunchSpec
     machine: HostMachine
     root: str
     network: Network
-    host: str
+    user: Config
+    reserved: Config
+    resource: Config
+    channels: Config
+    groups: Sequence[str]
     hosts: Sequence[str]
-    arguments: Sequence[str]
+
+    @property
+    def host(self) -> str:
+        return str(self.resource["current_host"])
+
+    @property
+    def master(self) -> str:
+        """Return the host of rank 0."""
+        return str((self.hosts or self.resource["hosts"])[0])
+
+    @property
+    def arguments(self) -> list[str]:
+        """Return the arguments of the script."""
+        own = argv_of(self.user, bare_flags=self.launch.bare_flags)
+        return [*self.launch.arguments, *own]
 
     @property
     def python(self) -> str:
@@ -253,11 +262,6 @@ class _HostSetup:
         does not pass signals on."""
         return "leader" if self.is_python else "group"
 
-    @property
-    def master(self) -> tuple[str, int]:
-        """Return the address of rank 0."""
-        return self.network.place(self.hosts[0], MASTER_PORT)
-
 
 # For each launcher, the part of the plan that depends on it: programs, ranks, endpoints and
 # `finishes`.
@@ -269,7 +273,7 @@ def _torchrun(setup: _HostSetup) -> LaunchPlan:
     module = "torch.distributed.run"
     if setup.network.is_emulated:
         module = "cloudtrain.runtime.torchrun"
-    address, port = setup.master
+    address, port = setup.network.place(setup.master, MASTER_PORT)
     if len(setup.hosts) == 1:
         address = "127.0.0.1"
     argv = [
@@ -364,14 +368,89 @@ def _single(setup: _HostSetup) -> LaunchPlan:
     return LaunchPlan((HostProgram("process", setup.direct(), signal=setup.signal),))
 
 
-_LAUNCHERS = {"torchrun": _torchrun, "mpirun": _mpirun, "tensorflow": _tensorflow}
+_LAUNCHERS = {
+    "torchrun": _torchrun,
+    "mpirun": _mpirun,
+    "tensorflow": _tensorflow,
+    "single": _single,
+}
 
 
-def _own(setup: _HostSetup, master: str) -> dict[str, str]:
-    """Return the variables that the launcher sets in addition to the `SM_` variables. `master` is
-    the host of rank 0."""
+def _sm_variables(setup: _HostSetup) -> dict[str, str]:
+    """Return every `SM_` variable of one host."""
+    resource = setup.resource
+    machine = setup.machine
+    root = setup.root
+    program = setup.launch.entry_point or ""
+    channels = dict(setup.channels)
+    channels.pop(CODE_CHANNEL, None)
+    folders = {name: f"{root}/input/data/{name}" for name in channels}
+    hosts_of = instance_groups(resource)
+    own_group = resource.get("current_group_name", HOMOGENEOUS)
+    described = resource.get("instance_groups") or []
+    groups_dict = {group["instance_group_name"]: group for group in described}
+    values = {
+        "current_host": setup.host,
+        "current_instance_group": own_group,
+        "current_instance_group_hosts": hosts_of.get(own_group, []),
+        "current_instance_type": resource.get("current_instance_type", "local"),
+        "distribution_instance_groups": setup.groups,
+        "framework_module": None,
+        "hosts": resource["hosts"],
+        "input_config_dir": f"{root}/input/config",
+        "input_data_config": channels,
+        "input_dir": f"{root}/input",
+        "instance_groups": list(hosts_of),
+        "instance_groups_dict": groups_dict,
+        "is_hetero": len(hosts_of) > 1,
+        "log_level": 20,
+        "model_dir": f"{root}/model",
+        "module_dir": f"{root}/input/data/{CODE_CHANNEL}/sourcedir.tar.gz",
+        "module_name": program[:-3] if program.endswith(".py") else program,
+        "network_interface_name": resource.get("network_interface_name", "eth0"),
+        "num_cpus": machine.cpus,
+        "num_gpus": machine.gpus,
+        "num_neurons": machine.neurons,
+        "output_data_dir": f"{root}/output/data",
+        "output_dir": f"{root}/output",
+        "output_intermediate_dir": f"{root}/output/intermediate",
+        "resource_config": resource,
+        "user_entry_point": program,
+    }
+    training_env = {
+        **values,
+        "additional_framework_parameters": setup.reserved,
+        "channel_input_dirs": folders,
+        "distribution_hosts": setup.hosts,
+        "hyperparameters": setup.user,
+        "is_master": setup.host == setup.master,
+        "is_modelparallel_enabled": None,
+        "is_smddpmprun_installed": False,
+        "is_smddprun_installed": False,
+        "job_name": machine.variables.get("TRAINING_JOB_NAME", ""),
+        "master_hostname": setup.master,
+        "topology": resource.get("topology", []),
+    }
+
+    values["hps"] = setup.user
+    values["framework_params"] = setup.reserved
+    values["channels"] = sorted(channels)
+    values["training_env"] = training_env
+    values["user_args"] = setup.arguments
+    if resource.get("topology"):
+        values["topology"] = resource["topology"]
+    for name, folder in folders.items():
+        values[f"channel_{name}"] = folder
+    for key, value in setup.user.items():
+        if "=" not in key:
+            values[f"hp_{key}"] = value
+    return {f"SM_{name.upper()}": text_of(value) for name, value in values.items()}
+
+
+def _own(setup: _HostSetup) -> dict[str, str]:
+    """Return the variables that the launcher sets in addition to the `SM_` variables."""
     variables = setup.machine.variables
-    address, port = setup.network.place(master, MASTER_PORT)
+    address, port = setup.network.place(setup.master, MASTER_PORT)
     path = f"{setup.root}/code"
     if variables.get("PYTHONPATH"):
         path += f":{variables['PYTHONPATH']}"
@@ -390,7 +469,7 @@ _RANK_OUTPUT = ("PET_TEE", "PET_REDIRECTS", "PET_LOG_DIR")
 `[default3]:`. So the log of a host, which is all that SageMaker keeps, can be read rank by rank."""
 
 
-def _defaults(setup: _HostSetup, resource: Config) -> dict[str, str]:
+def _defaults(setup: _HostSetup) -> dict[str, str]:
     """Return the default environment variables of the host's processes. The job's own environment
     overrides them.
 
@@ -399,6 +478,7 @@ def _defaults(setup: _HostSetup, resource: Config) -> dict[str, str]:
     TORCH_ELASTIC_SHUTDOWN_TIMEOUT replaces torchrun's default of 30 s, because ranks have 120 s
     after SIGTERM.
     """
+    resource = setup.resource
     interface = resource.get("network_interface_name", "eth0")
     defaults = {
         "NCCL_SOCKET_IFNAME": interface,
