@@ -112,8 +112,8 @@ def first_node(variables: Variables) -> str | None:
 def _slurm_port(variables: Variables) -> int:
     """Return a port that is the same for all tasks of a job, and most likely different for other
     jobs on the node."""
-    job = _decimal(variables, "SLURM_JOB_ID", 0)
-    step = _decimal(variables, "SLURM_STEP_ID", 0)
+    job = decimal_in(variables, "SLURM_JOB_ID", 0)
+    step = decimal_in(variables, "SLURM_STEP_ID", 0)
     return 20000 + (job * 7 + step) % 10000
 
 
@@ -129,32 +129,20 @@ def _slurm_port(variables: Variables) -> int:
 def find_master(variables: Variables, *, one_node: bool) -> tuple[str | None, int]:
     """Return address and port of rank 0. If no launcher's variable has the address, it is
     `127.0.0.1` on one node, and None on several."""
-    address, usual_port = _known_master(variables)
-    if address is None and one_node:
-        address = "127.0.0.1"
-    return address, _decimal(variables, "MASTER_PORT", usual_port)
+    node = variables.get("AZ_BATCH_MASTER_NODE") or variables.get("AZ_BATCHAI_MPI_MASTER_NODE", "")
+    # and the port to use where `MASTER_PORT` is not set
+    known = (
+        (variables.get("MASTER_ADDR"), 29500),
+        (node.partition(":")[0], 6105),
+        (first_host(variables), decimal_in(variables, "SM_MASTER_PORT", TOOLKIT_PORT)),
+        (first_node(variables), _slurm_port(variables)),
+        ("127.0.0.1" if one_node else None, _port_of_mpirun(variables)),
+    )
+    address, port = next((pair for pair in known if pair[0]), known[-1])
+    return address, decimal_in(variables, "MASTER_PORT", port)
 
 
-def _known_master(variables: Variables) -> tuple[str | None, int]:
-    """Return the address from the first variable that has it, or None, and the port to use where
-    `MASTER_PORT` is not set."""
-    address = variables.get("MASTER_ADDR")
-    if address:
-        return address, 29500
-    for name in ("AZ_BATCH_MASTER_NODE", "AZ_BATCHAI_MPI_MASTER_NODE"):
-        host = variables.get(name, "").partition(":")[0]
-        if host:
-            return host, 6105
-    address = first_host(variables)
-    if address is not None:
-        return address, _decimal(variables, "SM_MASTER_PORT", TOOLKIT_PORT)
-    address = first_node(variables)
-    if address is not None:
-        return address, _slurm_port(variables)
-    return None, _port_of_mpirun(variables)
-
-
-def _decimal(variables: Variables, name: str, default: int) -> int:
+def decimal_in(variables: Variables, name: str, default: int) -> int:
     """Return the number in a variable; `default` if it is not set or holds something else."""
     text = variables.get(name, "")
     return int(text) if text.isdecimal() else default
@@ -420,6 +408,11 @@ def _number(variables: Variables, names: Names, default: int) -> int:
                 text = f"`{name}` is `{variables[name]}`, which is not a whole number"
                 raise SetupError(text) from None
     return default
+
+
+def own_host() -> str:
+    """Return the name of this machine. Slurm may run several nodes on one."""
+    return os.environ.get("SLURMD_NODENAME") or os.uname().nodename
 
 
 # Messages from the runtime to the user. They go to stderr, one line each, so stdout holds only the

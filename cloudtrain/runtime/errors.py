@@ -23,6 +23,8 @@ OTHER_MODEL_HINT = (
 )
 """What to do about a checkpoint of another model."""
 
+_MOST_LISTED = 16
+
 _TAG = r"(?:\[\d+,\d+\]<std(?:err|out)>:)?"
 """What mpirun writes before each line."""
 
@@ -57,6 +59,13 @@ def tell(text: str) -> None:
     """Write `cloudtrain: text` to stderr at once."""
     sys.stderr.write(f"cloudtrain: {text}\n")
     sys.stderr.flush()
+
+
+def list_ranks(ranks: Sequence[int]) -> str:
+    """Return ranks for a message, the first ones of many."""
+    listed = ", ".join(map(str, ranks[:_MOST_LISTED]))
+    more = len(ranks) - _MOST_LISTED
+    return f"{listed} and {more} more" if more > 0 else listed
 
 
 def find_told(lines: Sequence[str]) -> tuple[int, str] | None:

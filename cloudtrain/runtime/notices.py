@@ -1,6 +1,6 @@
 """Notices: what a person should see at once about a run, such as a rank that hangs.
 
-    metrics/notices.PLACE.PROCESS.jsonl   {"kind": "alert", "text": "the loss doubled",
+    metrics/notices.HOST.PROCESS.jsonl    {"kind": "alert", "text": "the loss doubled",
                                            "time": 1763712000.1, "rank": 0, "ended": null}
 
 Each process has a file of its own, and writes each line at once. Where the run has no folder, as on
@@ -14,19 +14,16 @@ import json
 import os
 import sys
 import time
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from glob import escape, glob
 from itertools import count
 from typing import NamedTuple
 
-from .environment import detect_environment
+from .environment import detect_environment, own_host
 from .errors import SetupError
 from .metrics_file import make_folder, metrics_folder
 from .secret_values import forms_of, masked, references
-
-TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
 
 PREFIX = "[notice]"
 
@@ -47,12 +44,10 @@ def alert(text: str) -> None:
     it where you get notifications. Control characters become spaces, values of the job's secrets
     stars, and a text of more than 500 characters is cut."""
     rank = None
-    try:
+    with suppress(SetupError):  # an alert must not end a training
         environment = detect_environment()
         if environment.world_size > 1:
             rank = environment.rank
-    except SetupError:  # an alert must not end a training
-        pass
     write_notice("alert", text, rank=rank)
 
 
@@ -68,15 +63,15 @@ def write_notice(
     is the rank that the notice is about."""
     if next(_numbers) > _MOST:
         return
-    notice = _Written(kind, one_line(_masked(str(text))), time.time(), rank, ended)
-    line = json.dumps(notice._asdict())
+    names = references(os.environ)
+    secrets = {name: os.environ[name] for name in names if name in os.environ}
+    shown = one_line(masked(str(text), forms_of(secrets)))
+    line = json.dumps(_Written(kind, shown, time.time(), rank, ended)._asdict())
     place = folder or metrics_folder()
     if place is not None:
-        try:
+        with suppress(OSError):  # such as a full disk
             _append(place, line)
             return
-        except OSError:  # such as a full disk
-            pass
     # one write, so that lines of other processes stay outside
     sys.stdout.write(f"{PREFIX} {line}\n")
     sys.stdout.flush()
@@ -90,12 +85,10 @@ def end_left(
     notices: list[_Written] = []
     for path in glob(f"{escape(folder)}/{SOURCE}.*.jsonl"):
         notices += _read(path)
-    newest = {}
-    for notice in sorted(notices, key=lambda notice: notice.time):
-        if notice.kind in kinds and (ranks is None or notice.rank in ranks):
-            newest[notice.kind, notice.rank] = notice
+    notices.sort(key=lambda notice: notice.time)
+    newest = {(notice.kind, notice.rank): notice for notice in notices}
     for kind, text, _, rank, ended in newest.values():
-        if ended is None:
+        if ended is None and kind in kinds and (ranks is None or rank in ranks):
             write_notice(kind, text, rank=rank, ended=time.time(), folder=folder)
 
 
@@ -124,18 +117,10 @@ def one_line(text: str) -> str:
     return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"
 
 
-def _masked(text: str) -> str:
-    """Return a text without the values of the job's secrets."""
-    secrets = {}
-    for name in references(os.environ):
-        secrets[name] = os.environ.get(name, "")
-    return masked(text, forms_of(secrets))
-
-
 def _append(folder: str, line: str) -> None:
     """Raises `OSError`."""
     make_folder(folder)
-    path = f"{folder}/{SOURCE}.{_place()}.{os.getpid()}.jsonl"
+    path = f"{folder}/{SOURCE}.{own_host()}.{os.getpid()}.jsonl"
     descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         size = os.fstat(descriptor).st_size
@@ -146,14 +131,3 @@ def _append(folder: str, line: str) -> None:
             raise OSError
     finally:
         os.close(descriptor)
-
-
-def _place() -> str:
-    """Return a name that differs between instances, whose processes may have the same ids."""
-    try:
-        environment = detect_environment()
-    except SetupError:
-        return "rank0"
-    if environment.world_size > 1:
-        return f"rank{environment.rank}"
-    return f"instance{environment.node_rank}"

@@ -10,20 +10,19 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .environment import Environment, detect_environment, notice
-from .errors import SetupError
+from .errors import SetupError, list_ranks
 from .loopback import hold_master_store
 from .observing import record_flights, watch_memory
 from .taking_part import take_part
 from .uncaught import tell_setup_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import torch
 
 # Choose the backend of the collectives: smddp, nccl, gloo or mpi. `auto` chooses the fastest one
@@ -49,8 +48,10 @@ def choose_backend(
     if backend != AUTO:
         problem = _problem(backend, gpus=gpus, folded=folded)
         if problem:
-            message = f"the backend `{backend}` cannot run here: {problem}"
-            raise SetupError(message, hint="use `auto`, which chooses a backend that can run")
+            raise SetupError(
+                f"the backend `{backend}` cannot run here: {problem}",
+                hint="use `auto`, which chooses a backend that can run",
+            )
         return NCCL if backend == "nccl" else backend
     may_be_smddp = gpus and not (folded or alone or sends)
     if may_be_smddp and _smddp_problem() is None:
@@ -289,8 +290,11 @@ _LEAVING = 1.0
 _GLOO_THREAD = "pt_gloo_runloop"
 """The name that torch gives to gloo's threads."""
 
-_beside: dict[int, Any] = {}
-"""Maps the id of a group that handles only GPUs to the group for CPU tensors beside it."""
+
+@cache
+def _gloo_beside(_main: int) -> Any:
+    """Return the group for CPU tensors beside the group with this id, which handles only GPUs."""
+    return _torch_distributed().new_group(backend="gloo")
 
 
 def control_group() -> Any:
@@ -300,10 +304,7 @@ def control_group() -> Any:
     dist = _torch_distributed()
     if str(dist.get_backend()) not in ("nccl", "cuda:nccl", "smddp"):
         return None
-    main = id(dist.group.WORLD)
-    if main not in _beside:
-        _beside[main] = dist.new_group(backend="gloo")
-    return _beside[main]
+    return _gloo_beside(id(dist.group.WORLD))
 
 
 @dataclass(frozen=True)
@@ -345,26 +346,26 @@ def _as_tensor(data: bytearray) -> Any:
     return torch.frombuffer(data, dtype=torch.uint8)
 
 
-_instance: dict[int, InstanceProcesses] = {}
-"""Caches the instance group by the id of the process group. A second group would meet in the store
-under the keys of the first."""
-
-
 def instance_group() -> InstanceProcesses:
     """Return the processes of this instance as a group. Every rank must call it."""
     dist = _several_ranks()
     if dist is None:
         return InstanceProcesses((0,), 0, None)
-    main = id(dist.group.WORLD)
-    if main not in _instance:
-        own = dist.get_rank()
-        nodes = from_every(detect_environment().node_rank)
-        ranks = tuple(rank for rank, node in enumerate(nodes) if node == nodes[own])
-        group = control_group()
-        if 1 < len(ranks) < len(nodes):
-            group = dist.new_group(list(ranks), backend="gloo", use_local_synchronization=True)
-        _instance[main] = InstanceProcesses(ranks, ranks.index(own), group)
-    return _instance[main]
+    return _instance_group(id(dist.group.WORLD))
+
+
+@cache
+def _instance_group(_main: int) -> InstanceProcesses:
+    """Return the instance's group in the process group with this id. A second one would meet in the
+    store under the keys of the first."""
+    dist = _torch_distributed()
+    own = dist.get_rank()
+    nodes = from_every(detect_environment().node_rank)
+    ranks = tuple(rank for rank, node in enumerate(nodes) if node == nodes[own])
+    group = control_group()
+    if 1 < len(ranks) < len(nodes):
+        group = dist.new_group(list(ranks), backend="gloo", use_local_synchronization=True)
+    return InstanceProcesses(ranks, ranks.index(own), group)
 
 
 def _torch_distributed() -> Any:
@@ -447,8 +448,6 @@ def _gpu_is_shared(environment: Environment, store: Any, index: int) -> bool:
 # If a process never starts, a collective times out after minutes without naming that process. Here
 # every process first registers in the store, so the others can name the missing processes.
 
-_MOST_NAMED = 16
-
 
 def seconds_from(variable: str, default: float) -> float:
     """Return the number of seconds in an environment variable, or `default` if it is not set."""
@@ -512,22 +511,16 @@ def _raise_missing(store: Any, environment: Environment, patience: float) -> Non
     missing = [rank for rank in ranks if not store.check([_key(rank)])]
     if not missing:
         return
-    came = [rank for rank in ranks if rank not in missing]
+    came = sorted(set(ranks).difference(missing))
     hosts = sorted({store.get(_key(rank)).decode() for rank in came[:64]})
     word = "rank" if len(missing) == 1 else "ranks"
     arrived = f"{len(came)} of {environment.world_size} processes have arrived"
-    problem = f"{word} {_list_ranks(missing)} did not arrive within {patience:g} s"
+    problem = f"{word} {list_ranks(missing)} did not arrive within {patience:g} s"
     hint = (
         "read the logs of the missing ranks, which may have failed while starting; to wait "
         "longer, set `CLOUDTRAIN_PATIENCE` to a number of seconds"
     )
     raise SetupError(f"{problem}; {arrived}, on {', '.join(hosts[:8])}", hint=hint)
-
-
-def _list_ranks(ranks: Sequence[int]) -> str:
-    names = ", ".join(map(str, ranks[:_MOST_NAMED]))
-    more = len(ranks) - _MOST_NAMED
-    return f"{names} and {more} more" if more > 0 else names
 
 
 def _key(rank: int) -> str:

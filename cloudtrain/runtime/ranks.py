@@ -20,15 +20,11 @@ import tempfile
 from contextlib import suppress
 from typing import IO, Any, NamedTuple
 
-from .environment import detect_environment
+from .environment import decimal_in, detect_environment, own_host
 from .errors import SetupError
 from .metrics_file import metrics_folder
 from .pace import keep
 from .proc import boot_id, read_proc, start_of
-
-TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 FOLDER = "ranks"
 """The folder inside a run's folder."""
@@ -49,7 +45,7 @@ CLOUDTRAIN_RUN_DIR CLOUDTRAIN_METRICS_DIR
 """.split()
 """The variables that launchers set for a rank."""
 
-_OF_A_RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "TF_CONFIG")
+_OF_A_RANK = frozenset({"RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "TF_CONFIG"})
 """Variables of which a process that a launcher started as a rank has at least one."""
 
 
@@ -106,13 +102,8 @@ def read_ranks(run: str | os.PathLike[str]) -> list[RegisteredRank]:
         names = os.listdir(folder)
     except OSError:
         return []
-    ranks = []
-    for name in names:
-        if name.endswith(".json"):
-            record = _read(f"{folder}/{name}")
-            if record is not None:
-                ranks.append(record)
-    return sorted(ranks, key=lambda rank: rank.rank)
+    files = [f"{folder}/{name}" for name in names if name.endswith(".json")]
+    return sorted(filter(None, map(_read, files)), key=lambda rank: rank.rank)
 
 
 def _read(path: str) -> RegisteredRank | None:
@@ -158,7 +149,9 @@ def register() -> None:
     folder, or in a worker of a data loader, do nothing. Training goes on whatever happens here."""
     with suppress(SetupError, OSError):
         folder = ranks_folder()
-        if folder is None or _is_helper():
+        processes = sys.modules.get("multiprocessing.process")
+        is_helper = processes is not None and processes.current_process().daemon
+        if folder is None or is_helper:
             return
         environment = detect_environment()
         number = environment.rank
@@ -168,11 +161,11 @@ def register() -> None:
             return
         _make(folder)
         _asked[:] = [(os.getpid(), number)]
-        path = f"{folder}/{number}.json"
-        if not _is_taken(path):
-            _write(path, number, environment.local_rank)
+        stem = f"{folder}/{number}"
+        if not _is_taken(f"{stem}.json"):
+            _write(stem, number, environment.local_rank)
             _registered[:] = [os.getpid()]
-            keep(f"{folder}/{number}.pace")
+            keep(f"{stem}.pace")
 
 
 def is_rank() -> bool:
@@ -196,12 +189,6 @@ def _make(folder: str) -> None:
         raise PermissionError(folder)
 
 
-def _is_helper() -> bool:
-    """Return whether this is a process that its parent, a rank, has made for itself."""
-    processes = sys.modules.get("multiprocessing.process")
-    return processes is not None and bool(processes.current_process().daemon)
-
-
 def _is_taken(path: str) -> bool:
     """Return whether another living process is this rank, and this one a program that it has
     started. A process without a rank that starts ranks is none of them."""
@@ -210,18 +197,14 @@ def _is_taken(path: str) -> bool:
         return False
     if other.pid == os.getpid() or not other.is_alive:
         return False
-    return _is_ranked(other.environ) or not _is_ranked(os.environ)
+    return not _OF_A_RANK.isdisjoint(other.environ) or _OF_A_RANK.isdisjoint(os.environ)
 
 
-def _is_ranked(variables: Mapping[str, str]) -> bool:
-    return any(name in variables for name in _OF_A_RANK)
-
-
-def _write(path: str, number: int, local_rank: int) -> None:
-    stacks = f"{path[: -len('.json')]}.stacks"
+def _write(stem: str, number: int, local_rank: int) -> None:
+    stacks = os.path.abspath(f"{stem}.stacks")
     signal_number = _dump_on_signals(stacks)
     variables = os.environ
-    attempt = variables.get("TORCHELASTIC_RESTART_COUNT") or variables.get("SLURM_RESTART_COUNT")
+    restarts = decimal_in(variables, "SLURM_RESTART_COUNT", 0)
     record = RegisteredRank(
         os.getpid(),
         start_of(os.getpid()),
@@ -229,13 +212,13 @@ def _write(path: str, number: int, local_rank: int) -> None:
         own_host(),
         number,
         local_rank,
-        attempt=int(attempt) if attempt and attempt.isdecimal() else 0,
+        attempt=decimal_in(variables, "TORCHELASTIC_RESTART_COUNT", restarts),
         signal=signal_number,
-        stacks=None if signal_number is None else os.path.abspath(stacks),
+        stacks=None if signal_number is None else stacks,
         cwd=os.getcwd(),
         environ={name: variables[name] for name in _VARIABLES if name in variables},
     )
-    replace_json(path, record._asdict())
+    replace_json(f"{stem}.json", record._asdict())
 
 
 def replace_json(path: str, content: Any) -> None:
@@ -245,11 +228,6 @@ def replace_json(path: str, content: Any) -> None:
     with os.fdopen(descriptor, "w", encoding="ascii") as file:
         json.dump(content, file)
     os.replace(new, path)
-
-
-def own_host() -> str:
-    """Return the name of this machine. Slurm may run several nodes on one."""
-    return os.environ.get("SLURMD_NODENAME") or os.uname().nodename
 
 
 def _dump_on_signals(path: str) -> int | None:
@@ -266,7 +244,8 @@ def _dump_on_signals(path: str) -> int | None:
     if first is None:
         return None
     number = int(first) + _AFTER_FIRST
-    if not _stacks and not _are_free(number, number + 1):
+    are_free = signal.getsignal(number) is signal.getsignal(number + 1) is signal.SIG_DFL
+    if not _stacks and not are_free:
         return None  # the script's own
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     file = os.fdopen(descriptor, "ab", buffering=0)
@@ -279,10 +258,6 @@ def _dump_on_signals(path: str) -> int | None:
     faulthandler.register(number + 1, file=file, all_threads=False, chain=False)
     _stacks[:] = [file]
     return number
-
-
-def _are_free(*numbers: int) -> bool:
-    return all(signal.getsignal(number) is signal.SIG_DFL for number in numbers)
 
 
 def _cloudtrain_writes_stack(*_: object) -> None:

@@ -6,20 +6,17 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 from contextlib import suppress
 from importlib import import_module
 from threading import Thread, main_thread
 
+from cloudtrain.runtime.environment import own_host
+from cloudtrain.runtime.errors import tell
 from cloudtrain.runtime.metrics_file import metrics_folder
 from cloudtrain.runtime.pace import OWN, publish
 from cloudtrain.runtime.proc import stat_fields, state_of
-from cloudtrain.runtime.ranks import is_rank, own_host, ranks_folder, read_ranks, register
-
-TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
-if TYPE_CHECKING:
-    from typing import Any
+from cloudtrain.runtime.ranks import is_rank, ranks_folder, read_ranks, register
 
 _SUPERVISED = "CLOUDTRAIN_RUN_TOKEN"
 """The variable of processes that a supervisor on this machine watches."""
@@ -58,17 +55,16 @@ def _work(folder: str) -> None:
     try:
         # what these import takes some milliseconds, which no rank waits for here
         if metrics_folder() is None:
-            machines: Any = import_module("cloudtrain.runtime.machine_watch")
-            machines.watch_in_cloud()
+            import_module("cloudtrain.runtime.machine_watch").watch_in_cloud()
         _watch(folder)
     except Exception as error:  # noqa: BLE001 - such as a folder that is gone
         if main_thread().is_alive():  # else Python ends, and imports nothing any more
-            sys.stderr.write(f"cloudtrain: hangs are not watched any more: {error!r}\n")
+            tell(f"hangs are not watched any more: {error!r}")
 
 
 def _watch(folder: str) -> None:
-    watching: Any = import_module("cloudtrain.runtime.hangs.watch")
-    notices: Any = import_module("cloudtrain.runtime.notices")
+    watching = import_module("cloudtrain.runtime.hangs.watch")
+    notices = import_module("cloudtrain.runtime.notices")
     host = own_host()
     limit = float(os.environ.get(STOP) or "inf")
     watch = watching.HangWatch(os.path.dirname(folder), notices.write_notice, host=host)
@@ -82,28 +78,23 @@ def _watch(folder: str) -> None:
         if hang is None or hang.stalled is None:
             continue
         if time.time() - hang.stalled >= limit:
-            sys.stderr.write(f"cloudtrain: stopped, as `stop_when_stalled` asks: {hang.text}\n")
-            sys.stderr.flush()
+            tell(f"stopped, as `stop_when_stalled` asks: {hang.text}")
             _stop(os.path.dirname(folder), host)
 
 
 def _is_my_turn(path: str) -> bool:
     """Return whether this process watches, and say so in a file that holds its id."""
     own = str(os.getpid())
-    try:
-        with open(path, encoding="ascii") as file:
-            holder = file.read()
+    holder = ""
+    age = 0.0
+    with suppress(OSError), open(path, encoding="ascii") as file:
+        holder = file.read()
         age = time.time() - os.stat(path).st_mtime
-    except OSError:
-        holder = ""
-        age = 0.0
     if holder == own:
         os.utime(path)
         return True
-    is_absent = age > _ABSENT
-    if holder and not is_absent:
-        is_absent = state_of(stat_fields(int(holder))) in ("", "T")
-    if is_absent:
+    is_stopped = holder != "" and state_of(stat_fields(int(holder))) in ("", "T")
+    if is_stopped or age > _ABSENT:
         with suppress(FileNotFoundError):  # another one was quicker
             os.unlink(path)
     with suppress(FileExistsError):  # another one has the turn

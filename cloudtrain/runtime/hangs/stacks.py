@@ -48,23 +48,21 @@ def main_of_faulthandler(text: str) -> list[Frame] | None:
     frames = []
     for line in stack.splitlines():
         match = _FRAME.match(line)
-        if match is not None:
+        if match is not None and match[3] != WRITER:
             frames.append(Frame(match[3], match[1], int(match[2])))
-    is_writers = bool(frames) and frames[0].function == WRITER
-    return frames[1:] if is_writers else frames
+    return frames
 
 
 def main_of_py_spy(text: str) -> list[Frame] | None:
     """Return the frames of the main thread in the answer of `py-spy dump --json`, the innermost
     first; None if it is no such answer."""
     try:
-        threads = json.loads(text)
-        for thread in threads:
+        for thread in json.loads(text):
             if thread["thread_name"] in ("MainThread", None):
                 frames = thread["frames"]
                 return [Frame(one["name"], one["filename"], int(one["line"])) for one in frames]
     except (ValueError, TypeError, KeyError):
-        return None
+        pass
     return None
 
 
@@ -135,12 +133,12 @@ class _Asked:
 
     def wait(self, deadline: float) -> list[Frame] | None:
         """Return the frames; None if there is no whole stack at the deadline."""
-        content = self._content()
+        content = self._read()
         while not self._is_whole(content):
             if time.monotonic() > deadline:
                 return None
             time.sleep(0.005)
-            content = self._content()
+            content = self._read()
         return main_of_faulthandler(content.decode("utf-8", "replace"))
 
     def _is_whole(self, content: bytes) -> bool:
@@ -151,9 +149,9 @@ class _Asked:
         if not content or not self._is_second:
             return False
         time.sleep(_SETTLED)
-        return self._content() == content
+        return self._read() == content
 
-    def _content(self) -> bytes:
+    def _read(self) -> bytes:
         """Return what was written after the signal."""
         try:
             with open(self._path, "rb") as file:
@@ -165,17 +163,12 @@ class _Asked:
 
 def _ask_py_spy(program: str, pid: int) -> list[Frame] | None:
     command = [program, "dump", "--json", "--nonblocking", "--pid", str(pid)]
+    nothing = subprocess.DEVNULL
     try:
-        answer = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            timeout=_PY_SPY,
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        answer = subprocess.check_output(command, stdin=nothing, stderr=nothing, timeout=_PY_SPY)
+    except (OSError, subprocess.SubprocessError):
         return None
-    return main_of_py_spy(answer.stdout.decode("utf-8", "replace"))
+    return main_of_py_spy(answer.decode("utf-8", "replace"))
 
 
 # What a process uses.
@@ -194,6 +187,9 @@ class Usage(NamedTuple):
 
     state: str
     seconds: float
+
+
+ENDED = Usage("", 0.0)
 
 
 def usage_of(pid: int) -> Usage:

@@ -8,10 +8,11 @@ collectives.
 
 from __future__ import annotations
 
-import os
 import re
 from collections import Counter
 from typing import NamedTuple
+
+from cloudtrain.runtime.errors import list_ranks
 
 TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
 if TYPE_CHECKING:
@@ -126,19 +127,14 @@ def judge(looks: Sequence[Look]) -> HangVerdict | None:
     if len(waiting) == len(looks):
         return _all_wait(waiting)
 
-    dead = [look for look in looks if look.is_dead]
-    working = [look for look in living if look.collective is None]
-    if waiting and dead:
-        guilty = dead
-    elif working:
-        guilty = _odd_ones(working)
-    else:
-        return None
+    guilty = [look for look in looks if look.is_dead]
+    if not waiting or not guilty:
+        guilty = _odd_ones([look for look in living if look.collective is None])
     is_still = all(look.is_dead or look.is_still for look in guilty)
     if not waiting and not is_still:
         return None
     others = [look for look in living if look not in guilty]
-    text = "; ".join([*_say(guilty), *_say(others)])
+    text = "; ".join(_say([*guilty, *others]))
     return HangVerdict(guilty, text, is_still)
 
 
@@ -174,20 +170,11 @@ def _say(looks: Sequence[Look]) -> list[str]:
     groups: dict[str, list[int]] = {}
     for look in looks:
         groups.setdefault(describe_place(look), []).append(look.rank)
-    return [f"{_numbers(ranks)} {words}" for words, ranks in groups.items()]
-
-
-_MOST = 8
-"""The most ranks that are listed."""
-
-
-def _numbers(ranks: Sequence[int]) -> str:
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}:"
-    listed = ", ".join(map(str, ranks[:_MOST]))
-    if len(ranks) > _MOST:
-        listed += f" and {len(ranks) - _MOST} more"
-    return f"ranks {listed}:"
+    parts = []
+    for words, ranks in groups.items():
+        noun = "rank" if len(ranks) == 1 else "ranks"
+        parts.append(f"{noun} {list_ranks(ranks)}: {words}")
+    return parts
 
 
 def describe_place(look: Look) -> str:
@@ -197,12 +184,13 @@ def describe_place(look: Look) -> str:
     if not look.state:
         return "has ended"
     where = _line(look)
-    if look.collective is not None and look.state != "T":
-        return f"waits {where}"
     if look.state == "T":
         return f"{where}, stopped by a signal such as SIGSTOP"
-    use = "standing still" if look.is_still else f"at {look.share:.0%} CPU"
-    return f"{where}, {use}"
+    if look.collective is not None:
+        return f"waits {where}"
+    if look.is_still:
+        return f"{where}, standing still"
+    return f"{where}, at {look.share:.0%} CPU"
 
 
 def _line(look: Look) -> str:
@@ -210,11 +198,9 @@ def _line(look: Look) -> str:
     own = look.own
     if own is None or not look.frames:
         return "its stack cannot be read"
-    place = f"{own.function} ({_short(own.file, look.folder)}:{own.line})"
+    path = own.file
+    if look.folder:
+        path = path.removeprefix(f"{look.folder}/")
+    place = f"{own.function} ({path}:{own.line})"
     inner = look.collective or look.frames[0]
     return f"in {place}" if inner is own else f"in {inner.function}, called by {place}"
-
-
-def _short(path: str, folder: str) -> str:
-    """Return the path of a file relative to the folder that it is in."""
-    return os.path.relpath(path, folder) if folder and path.startswith(f"{folder}/") else path

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import json
 import linecache
+import math
 import time
 from contextlib import suppress
 
-from cloudtrain.runtime.hangs.stacks import Frame, read_stacks, usage_of
+from cloudtrain.runtime.hangs.stacks import ENDED, Frame, read_stacks, usage_of
 from cloudtrain.runtime.hangs.verdict import HangVerdict, Look, judge, own_frame
 from cloudtrain.runtime.metrics_file import FOLDER as METRICS
 from cloudtrain.runtime.notices import end_left
@@ -101,7 +102,7 @@ class HangWatch:
         self._host = host
         self._began = time.time()
         self._looked_at = 0.0
-        self._still_since: float | None = None
+        self._still_since = math.inf
         self._here: list[RegisteredRank] = []
         """The ranks of this machine, as last read: a run may have thousands on a shared disk."""
 
@@ -113,8 +114,7 @@ class HangWatch:
         if not quiet.is_long:
             self._note_step()
             return
-        now = time.monotonic()
-        if now - self._looked_at < _AGAIN:
+        if time.monotonic() - self._looked_at < _AGAIN:
             return
         looks = self.look(_BETWEEN)
         if self._host is not None:
@@ -167,21 +167,18 @@ class HangWatch:
         looks = []
         for number in sorted({*pids, *folders}):
             frames = stacks.get(number)
-            usage = after.get(number)
-            share = 0.0
-            if usage is not None:
-                share = max(0.0, usage.seconds - before[number].seconds) / seconds
-            looks.append(
-                Look(
-                    number,
-                    frames,
-                    share=share,
-                    state="" if usage is None else usage.state,
-                    host=self._host or "",
-                    folder=folders.get(number, ""),
-                    source=_source_of(frames),
-                )
+            state, used = after.get(number, ENDED)
+            worked = max(0.0, used - before.get(number, ENDED).seconds)
+            look = Look(
+                number,
+                frames,
+                share=worked / seconds,
+                state=state,
+                host=self._host or "",
+                folder=folders.get(number, ""),
+                source=_source_of(frames),
             )
+            looks.append(look)
         return looks
 
     def _with_others(self, looks: list[Look]) -> list[Look]:
@@ -221,11 +218,10 @@ class HangWatch:
         hang.verdict = verdict
         hang.quiet = quiet.seconds
 
+        self._still_since = min(self._still_since, now)
         if not verdict.is_sure:
-            self._still_since = None
-        elif self._still_since is None:
-            self._still_since = now
-        is_still = self._still_since is not None and now - self._still_since >= FLOOR
+            self._still_since = math.inf
+        is_still = now - self._still_since >= FLOOR
         if hang.stalled is None and (is_still or quiet.is_half_over):
             self._say("waiting", hang, ended=now)
             hang.stalled = now
@@ -246,7 +242,7 @@ class HangWatch:
             self.hang = None
             kind = "waiting" if hang.stalled is None else "stalled"
             self._say(kind, hang, ended=time.time())
-        self._still_since = None
+        self._still_since = math.inf
 
     def _say(self, kind: str, hang: Hang, *, ended: float | None = None) -> None:
         self._tell(kind, hang.text, rank=hang.rank, ended=ended)
