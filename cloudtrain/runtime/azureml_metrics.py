@@ -11,8 +11,9 @@ from __future__ import annotations
 import json
 import math
 import os
-import sys
 import time
+
+from .errors import tell
 
 TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class Sender:
         self._thread.join(_PATIENCE)
         self._unsent += len(self._waiting)
         if self._unsent:
-            _tell(f"{self._unsent} values were not sent to Azure ML")
+            tell(f"{self._unsent} values were not sent to Azure ML")
 
     def _send_all(self) -> None:
         rows: list[dict[str, Any]] = []
@@ -96,9 +97,10 @@ class Sender:
             try:
                 self._post(rows)
             except OSError as error:  # URLError and HTTPError are
-                self._tell_once(error)
-                may_pass = _may_pass(error)
-                if not may_pass or self._is_closing.is_set():
+                if not self._is_told:
+                    self._is_told = True
+                    tell(f"metrics cannot be sent to Azure ML: {error}")
+                if not _may_pass(error) or self._is_closing.is_set():
                     self._unsent += len(rows)
                     rows = []
                 pause = min(pause * 2, _LONGEST_PAUSE)
@@ -122,11 +124,6 @@ class Sender:
         with urlopen(request, timeout=_PATIENCE) as answer:
             answer.read()
 
-    def _tell_once(self, error: OSError) -> None:
-        if not self._is_told:
-            self._is_told = True
-            _tell(f"metrics cannot be sent to Azure ML: {error}")
-
 
 def _may_pass(error: Any) -> bool:
     """Return whether the same request may succeed later: the network fails, or the service is
@@ -140,15 +137,7 @@ def _may_pass(error: Any) -> bool:
 
 def _number(value: float) -> float | str:
     """Return a number as JSON has it; MLflow takes the others as text."""
-    if math.isfinite(value):
-        return value
-    if math.isnan(value):
-        return "NaN"
-    return "Infinity" if value > 0 else "-Infinity"
-
-
-def _tell(text: str) -> None:
-    sys.stderr.write(f"cloudtrain: {text}\n")
+    return value if math.isfinite(value) else json.dumps(value)
 
 
 _sender: Sender | None = None

@@ -125,9 +125,11 @@ def read_arguments(
             if isinstance(number, (int, float)) and not number >= least:
                 problems.append(f"`--{name}`: `{number}` is not {least} or more")
     if problems:
-        hint = "`--help` lists the arguments, their types and defaults"
-        raise SetupError("; ".join(problems), hint=hint)
-    return _fill(defaults, values), ignored
+        raise SetupError(
+            "; ".join(problems), hint="`--help` lists the arguments, their types and defaults"
+        )
+    make = SimpleNamespace if isinstance(defaults, Mapping) else _class_of(defaults)
+    return make(**values), ignored
 
 
 def _declarations(defaults: Any) -> dict[str, tuple[Any, Any]]:
@@ -145,12 +147,6 @@ def _declarations(defaults: Any) -> dict[str, tuple[Any, Any]]:
             default = getattr(defaults, field.name)
         declared[field.name] = (hints[field.name], default)
     return declared
-
-
-def _fill(defaults: Any, values: dict[str, Any]) -> Any:
-    if isinstance(defaults, Mapping):
-        return SimpleNamespace(**values)
-    return _class_of(defaults)(**values)
 
 
 def _class_of(defaults: Any) -> Any:
@@ -207,13 +203,12 @@ def _text_of(texts: list[str], kind: Any) -> str:
 
 
 def _from_sagemaker(text: str) -> dict[str, Any]:
-    if not text.strip():
-        return {}
     try:
-        values = json.loads(text)
+        values = json.loads(text.strip() or "{}")
     except ValueError as error:
-        hint = "unset `SM_HPS` outside SageMaker"
-        raise SetupError(f"`SM_HPS` is not JSON: {error}", hint=hint) from None
+        raise SetupError(
+            f"`SM_HPS` is not JSON: {error}", hint="unset `SM_HPS` outside SageMaker"
+        ) from None
     return values if isinstance(values, dict) else {}
 
 
@@ -271,18 +266,10 @@ def convert(value: Any, kind: Any) -> Any:
     Raises:
         ValueError: the value does not fit the type; the message names the expected form.
     """
-    if get_origin(kind) in _UNIONS:
-        return _convert_union(value, get_args(kind))
-    if kind is Any:
-        return _guess(value)
-    if get_origin(kind) is Literal:
-        return _choice(value, get_args(kind))
-    container = get_origin(kind) or kind
-    if container in _CONTAINERS:
-        return _CONTAINERS[container](value, get_args(kind))
-    if kind not in _SCALARS:
+    converter = _CONVERTERS.get(get_origin(kind) or kind)
+    if converter is None:
         raise ValueError(f"cannot be given on the command line: its type is `{kind}`")
-    return _SCALARS[kind](value)
+    return converter(value, get_args(kind))
 
 
 def is_one_of(kind: Any, kinds: Collection[Any]) -> bool:
@@ -320,7 +307,7 @@ def _convert_union(value: Any, options: Kinds) -> Any:
     raise problem or ValueError("must be empty")
 
 
-def _bool(value: Any) -> bool:
+def _bool(value: Any, _: Kinds) -> bool:
     text = str(value).strip().lower()
     if text in _TRUE:
         return True
@@ -329,7 +316,7 @@ def _bool(value: Any) -> bool:
     raise ValueError(f"`{value}` is neither `True` nor `False`")
 
 
-def _int(value: Any) -> int:
+def _int(value: Any, _: Kinds) -> int:
     if not isinstance(value, (bool, float)):
         with suppress(TypeError, ValueError):
             return int(value)
@@ -340,7 +327,7 @@ def _int(value: Any) -> int:
     raise ValueError(f"`{value}` is not a whole number")
 
 
-def _float(value: Any) -> float:
+def _float(value: Any, _: Kinds) -> float:
     if not isinstance(value, bool):
         with suppress(TypeError, ValueError):
             return float(value)
@@ -406,7 +393,7 @@ def _literal(text: str) -> Any:
     return None
 
 
-def _guess(value: Any) -> Any:
+def _guess(value: Any, _: Kinds) -> Any:
     """Guess the value of a text without a declared type: `3` becomes a number, for example."""
     if not isinstance(value, str):
         return value
@@ -416,15 +403,21 @@ def _guess(value: Any) -> Any:
     return value if literal is None else literal
 
 
-_SCALARS: dict[Any, Callable[[Any], Any]] = {
+def _str(value: Any, _: Kinds) -> str:
+    return "" if value is None else str(value)
+
+
+_SCALARS = (bool, int, float, str, Path)
+_CONVERTERS: dict[Any, Callable[[Any, Kinds], Any]] = {
+    Any: _guess,
     bool: _bool,
     int: _int,
     float: _float,
-    str: lambda value: "" if value is None else str(value),
-    Path: lambda value: Path("" if value is None else str(value)),
-}
-_CONTAINERS: dict[Any, Callable[[Any, Kinds], Any]] = {
+    str: _str,
+    Path: lambda value, _: Path(_str(value, ())),
+    Literal: _choice,
     list: _list,
     tuple: _tuple,
     dict: _dict,
+    **dict.fromkeys(_UNIONS, _convert_union),
 }

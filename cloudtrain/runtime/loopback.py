@@ -27,13 +27,9 @@ def open_store(port: int = 0) -> Any:
     """
     import socket
 
-    import torch
-
     # public, but not exported in its type hints
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-    major, minor = torch.__version__.split(".")[:2]
-    version = (int(major), int(minor))
     listener = socket.socket()
     # an earlier attempt's connections may linger
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -47,9 +43,16 @@ def open_store(port: int = 0) -> Any:
         listener.getsockname()[1],
         is_master=True,
         multi_tenant=True,
-        use_libuv=version >= _LIBUV_TAKES_SOCKETS,
+        use_libuv=torch_version() >= _LIBUV_TAKES_SOCKETS,
         master_listen_fd=listener.detach(),
     )
+
+
+def torch_version() -> tuple[int, ...]:
+    """Return the first two numbers of torch's version."""
+    import torch
+
+    return tuple(map(int, torch.__version__.split(".")[:2]))
 
 
 def hold_master_store(variables: Mapping[str, str] = os.environ) -> Any:

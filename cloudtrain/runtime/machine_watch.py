@@ -20,6 +20,7 @@ from contextlib import suppress
 from fcntl import LOCK_EX, LOCK_NB, flock
 from tempfile import gettempdir
 from threading import Thread
+from types import ModuleType
 from typing import NamedTuple
 
 from .environment import detect_environment
@@ -27,10 +28,6 @@ from .hardware import VISIBLE, visible_ids
 from .machine import Disk, Machine
 from .metrics_file import MACHINE, MACHINE_LINE, MetricWriter, metrics_folder
 from .notices import end_left, write_notice
-
-TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
-if TYPE_CHECKING:
-    from types import ModuleType
 
 EVERY = 10.0
 """Seconds between two looks at the machine."""
@@ -95,7 +92,7 @@ class Alarms:
         self.idle_seconds = 0.0
         """For how long all GPUs have been idle; 0 without GPUs, or if one is at work."""
         self._idle_since: dict[str, float] = {}
-        self._told_idle: set[str] = set()
+        self._told_idle: list[str] = []
         self._told: set[str] = set()
         self._raised: dict[str, tuple[str, float]] = {}
         """The text of each alarm of memory and disk, and the time at which there was reason for
@@ -116,23 +113,28 @@ class Alarms:
                 self._told.add(text)
                 yield Alarm("alert", text)
         yield from self._keep("memory", _memory_text(values), now)
-        texts = list(filter(None, [self._disk_text(disk, now) for disk in disks]))
-        yield from self._keep("disk", texts[0] if texts else "", now)
+        texts = [self._disk_text(disk, now) for disk in disks]
+        yield from self._keep("disk", next(filter(None, texts), ""), now)
 
     def _look_at_gpus(self, values: Mapping[str, float], now: float) -> Iterator[Alarm]:
-        rates = {name: value for name, value in values.items() if name.endswith(".utilization")}
-        before = self._idle_since
-        since = {name: before.get(name, now) for name in rates if rates[name] < _IDLE}
-        is_idle = bool(rates) and len(since) == len(rates)
+        count = 0
+        since: dict[str, float] = {}
+        for name, value in values.items():
+            gpu, _, what = name.partition(".")
+            if what == "utilization":
+                count += 1
+                if value < _IDLE:
+                    since[gpu] = self._idle_since.get(gpu, now)
         self._idle_since = since
-        self.idle_seconds = now - max(since.values()) if is_idle else 0.0
+        self.idle_seconds = 0.0
+        if since and len(since) == count:
+            self.idle_seconds = now - max(since.values())
 
-        idle = {name.partition(".")[0] for name in since if now - since[name] >= _IDLE_FOR}
+        idle = sorted(gpu for gpu in since if now - since[gpu] >= _IDLE_FOR)
         if idle != self._told_idle:
             self._told_idle = idle
             limit = f"under {_IDLE:.0f}% for {_IDLE_FOR / 60:.0f} minutes"
-            names = ", ".join(sorted(idle))
-            text = f"{len(idle)} of {len(rates)} GPUs have been {limit}: {names}"
+            text = f"{len(idle)} of {count} GPUs have been {limit}: {', '.join(idle)}"
             yield Alarm("idle", text, is_over=not idle)
 
     def _keep(self, kind: str, text: str, now: float) -> Iterator[Alarm]:

@@ -57,11 +57,11 @@ def check_finite(step: float, **values: SupportsFloat) -> None:
     """
     for name, value in values.items():
         if not math.isfinite(value):
-            message = f"`{name}` is {float(value)} at step {step}: the training has diverged"
-            hint = (
-                "lower the learning rate, and run it again: it resumes from the newest checkpoint"
+            raise SetupError(
+                f"`{name}` is {float(value)} at step {step}: the training has diverged",
+                hint="lower the learning rate, and run it again: it resumes from the newest "
+                "checkpoint",
             )
-            raise SetupError(message, hint=hint)
 
 
 _LINES = 10
@@ -169,19 +169,15 @@ class _Reporter:
             with hold_at(plain["step"]), self._printing:
                 self._print(plain)
         else:
-            self._show(plain)
+            with self._printing:
+                self._unprinted = plain
+                # if there were many lines lately, it is kept
+                if not self._is_written or time.monotonic() - self._printed[0] >= 1.0:
+                    self._print(plain)
         if self._sends:
             from .azureml_metrics import send
 
             send({name: float(value) for name, value in plain.items()})
-
-    def _show(self, values: dict[str, float]) -> None:
-        """Print the line of these values, or keep them if there were many lines lately."""
-        with self._printing:
-            if self._is_written and time.monotonic() - self._printed[0] < 1.0:
-                self._unprinted = values
-            else:
-                self._print(values)
 
     def _print(self, values: dict[str, float]) -> None:
         self._unprinted = {}
@@ -205,8 +201,9 @@ def check_names(values: Mapping[str, object]) -> None:
     """Raises ValueError."""
     for name in values:
         if not _NAME.fullmatch(name):
-            message = f"`{name}` is not a name for a metric: use letters, digits and `_ . / -`"
-            raise ValueError(message)
+            raise ValueError(
+                f"`{name}` is not a name for a metric: use letters, digits and `_ . / -`"
+            )
     if not values:
         raise ValueError("a metric line needs at least one value, for example `report(loss=0.25)`")
 
@@ -219,8 +216,11 @@ def format_metrics(values: Mapping[str, SupportsFloat]) -> str:
         ValueError: a name has a character that a metric line does not allow, or `values` is empty.
     """
     check_names(values)
-    words = [f"{name}={_text(value)}" for name, value in values.items()]
-    return " ".join([PREFIX, *words])
+    words = [PREFIX]
+    for name, value in values.items():
+        plain = _plain(value)
+        words.append(f"{name}={int(plain)}" if isinstance(plain, int) else f"{name}={plain:.7g}")
+    return " ".join(words)
 
 
 def parse_metrics(line: str, prefix: str = PREFIX) -> dict[str, float] | None:
@@ -237,11 +237,6 @@ def parse_metrics(line: str, prefix: str = PREFIX) -> dict[str, float] | None:
         except ValueError:
             return None
     return values
-
-
-def _text(value: SupportsFloat) -> str:
-    plain = _plain(value)
-    return str(int(plain)) if isinstance(plain, int) else f"{plain:.7g}"
 
 
 def _plain(value: Any) -> float:
@@ -271,5 +266,4 @@ def seconds_left(step: float, total: float) -> float | None:
     first, moment = _began[0]
     if step <= first:
         return None
-    elapsed = now - moment
-    return max(0.0, (total - step) * elapsed / (step - first))
+    return max(0.0, (total - step) * (now - moment) / (step - first))

@@ -17,13 +17,10 @@ import json
 import os
 import struct
 from collections import deque
+from collections.abc import Mapping
 from contextlib import suppress
 from itertools import chain, count, repeat
 from threading import Lock
-
-TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 FOLDER = "metrics"
 """The folder inside a run's folder."""
@@ -82,8 +79,8 @@ class MetricWriter:
         self._waiting: deque[bytes] = deque()
         self._flushing = Lock()
         self._rest = b""
-        self._names_file: _Appended | None = None
-        self._rows_file: _Appended | None = None
+        self._files: tuple[_Appended, _Appended] | tuple[()] = ()
+        """Of the names and of the rows, once they are open."""
         self._named = 0
         if attempt is not None and os.path.exists(f"{self._stem}.{attempt}.rows"):
             self._resume(f"{self._stem}.{attempt}")
@@ -94,11 +91,10 @@ class MetricWriter:
             for line in file:
                 self._number(json.loads(line)["name"])
         self._named = len(self._names)
-        self._names_file = _Appended(os.open(f"{stem}.names", _CREATE))
-        self._rows_file = _Appended(os.open(f"{stem}.rows", _CREATE))
+        rows = _Appended(os.open(f"{stem}.rows", _CREATE))
+        self._files = (_Appended(os.open(f"{stem}.names", _CREATE)), rows)
         # each call must have a number of its own, and wrote at least one row
-        number_of_rows = self._rows_file.size // ROW.size
-        self._calls = count(number_of_rows)
+        self._calls = count(rows.size // ROW.size)
 
     def add(self, values: Mapping[str, float], moment: float) -> None:
         """Add the values of one call, measured at `moment`, seconds since 1970. The value named
@@ -145,34 +141,30 @@ class MetricWriter:
 
     def _write(self) -> None:
         """Write what is left, after the names that it needs."""
-        if self._names_file is None or self._rows_file is None:
-            self._names_file, self._rows_file = self._create()
+        files = self._files or self._create()
+        self._files = files
         names = list(self._names)
         lines = [json.dumps({"name": name}) + "\n" for name in names[self._named :]]
-        self._names_file.append("".join(lines).encode("ascii"))
+        files[0].append("".join(lines).encode("ascii"))
         self._named = len(names)
-        self._rest = self._rows_file.append(self._rest, ROW.size)
+        self._rest = files[1].append(self._rest, ROW.size)
 
     def _create(self) -> tuple[_Appended, _Appended]:
         """Create the files of the next attempt."""
         make_folder(self._folder)
         for attempt in count() if self._attempt is None else (self._attempt,):
             stem = f"{self._stem}.{attempt}"
-            try:
+            with suppress(FileExistsError):
                 names = os.open(f"{stem}.names", _CREATE | os.O_EXCL, 0o600)
-            except FileExistsError:
-                continue
-            rows = os.open(f"{stem}.rows", _CREATE | os.O_TRUNC, 0o600)
-            return _Appended(names), _Appended(rows)
+                rows = os.open(f"{stem}.rows", _CREATE | os.O_TRUNC, 0o600)
+                return _Appended(names), _Appended(rows)
         raise AssertionError
 
     def close(self) -> None:
         """Close the files, without writing what is left."""
-        for file in (self._names_file, self._rows_file):
-            if file is not None:
-                os.close(file.descriptor)
-        self._names_file = None
-        self._rows_file = None
+        for file in self._files:
+            os.close(file.descriptor)
+        self._files = ()
 
 
 class _Appended:

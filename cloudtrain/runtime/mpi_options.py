@@ -10,7 +10,7 @@ Version 4 accepts two forms that version 5 does not (seen with 4.1.4, 4.1.8 and 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from shlex import split
 
@@ -62,24 +62,16 @@ def portable(words: Sequence[str]) -> list[str]:
     """Convert mpirun's options to a form that Open MPI 4 and 5 both accept. Unknown options are
     kept."""
     last: dict[str, tuple[str, ...]] = {}
-    for number, option in enumerate(_options(words)):
-        key = _key(option) or str(number)
+    rest = iter(words)
+    for number, word in enumerate(rest):
+        name = "-np" if word in _PROCESSES else _LONG.get(word, word)
+        option = (name, *islice(rest, _VALUES.get(name, 0)))
+        # of several options with one key, the last one counts
+        key = str(number)
+        if name == "-x":
+            key = " ".join(option).partition("=")[0]
+        elif name in _ONCE:
+            key = name
         last.pop(key, None)
         last[key] = option
     return [word for option in last.values() for word in option]
-
-
-def _options(words: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    rest = iter(words)
-    for word in rest:
-        name = "-np" if word in _PROCESSES else _LONG.get(word, word)
-        yield (name, *islice(rest, _VALUES.get(name, 0)))
-
-
-def _key(option: tuple[str, ...]) -> str | None:
-    """Return the option's key, such as `-x A` for `-x A=1`. Of several options with the same key,
-    only the last one counts. The key is None if an option counts every time it is given."""
-    name = option[0]
-    if name == "-x" and len(option) > 1:
-        return f"-x {option[1].partition('=')[0]}"
-    return name if name in _ONCE else None

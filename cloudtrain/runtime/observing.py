@@ -12,6 +12,7 @@ from typing import Any
 from .directories import output_dir, run_dir
 from .environment import detect_environment, notice
 from .errors import SetupError
+from .loopback import torch_version
 
 FOLDER = "diagnostics"
 PROFILE = "CLOUDTRAIN_PROFILE"
@@ -38,11 +39,8 @@ def diagnostics_dir() -> Path:
 def record_flights() -> None:
     """Switch on NCCL's flight recorder, unless its environment variables are already set. Call it
     before creating the process group."""
-    import torch
-
-    major, minor = torch.__version__.split(".")[:2]
     entries, place = RECORDER_NAMES
-    if (int(major), int(minor)) < (2, 8):
+    if torch_version() < (2, 8):
         entries, place = OLD_RECORDER_NAMES
     os.environ.setdefault(entries, ENTRIES)
     os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "1")
@@ -66,14 +64,13 @@ def watch_memory() -> None:
         return
     memory: Any = torch.cuda.memory
     memory._record_memory_history(max_entries=100_000)
-    attach(lambda *_: _write_snapshot(memory))
 
+    def write_snapshot(*_: object) -> None:
+        path = diagnostics_dir() / f"out_of_memory_rank_{detect_environment().rank}.pickle"
+        memory._dump_snapshot(str(path))
+        notice(f"out of memory: what held it is in `{path}`", every_rank=True)
 
-def _write_snapshot(memory: Any) -> None:
-    rank = detect_environment().rank
-    path = diagnostics_dir() / f"out_of_memory_rank_{rank}.pickle"
-    memory._dump_snapshot(str(path))
-    notice(f"out of memory: what held it is in `{path}`", every_rank=True)
+    attach(write_snapshot)
 
 
 _PLAN = re.compile(r"(\d+)(?:-(\d+))?(?:@(\d+(?:,\d+)*|all))?")
@@ -102,26 +99,24 @@ class StepProfile:
         if not text:
             return
         match = _PLAN.fullmatch(text)
-        if match is None:
-            hint = "write steps and ranks, as in `10-12@0,4` or `10-12@all`"
-            raise SetupError(f"`{text}` is not a profile", hint=hint)
+        if match is None or int(match[2] or match[1]) < int(match[1]):
+            raise SetupError(
+                f"`{text}` is not a profile",
+                hint="write the first and the last step and ranks, as in `10-12@0,4` or "
+                "`10-12@all`",
+            )
         self.first = int(match[1])
         self.last = int(match[2] or match[1])
-        if self.last < self.first:
-            raise SetupError(f"`{text}` ends before it begins", hint="write the smaller step first")
         ranks = match[3] or "0"
-        own = str(detect_environment().rank)
-        self.is_on = ranks == "all" or own in ranks.split(",")
+        self.is_on = ranks == "all" or str(detect_environment().rank) in ranks.split(",")
 
     def begin(self, step: int) -> None:
         """Mark the beginning of `step`. Call it before every step, including steps that are not
         recorded."""
-        if self._profiler is not None:
-            if step > self.last:
-                self.end()
-            return
-        is_wanted = self.first <= step <= self.last
-        if not self.is_on or not is_wanted:
+        if step > self.last:
+            self.end()
+        is_wanted = self.is_on and self.first <= step <= self.last
+        if self._profiler is not None or not is_wanted:
             return
         import torch
         from torch.profiler import ProfilerActivity, profile
@@ -140,7 +135,7 @@ class StepProfile:
         self._profiler = None
         self.is_on = False
         profiler.stop()
-        rank = detect_environment().rank
-        path = diagnostics_dir() / f"trace_steps_{self.first}-{self.last}_rank_{rank}.json"
+        steps = f"{self.first}-{self.last}"
+        path = diagnostics_dir() / f"trace_steps_{steps}_rank_{detect_environment().rank}.json"
         profiler.export_chrome_trace(str(path))
-        notice(f"a trace of steps {self.first} to {self.last} is in `{path}`", every_rank=True)
+        notice(f"a trace of the steps {steps} is in `{path}`", every_rank=True)

@@ -11,12 +11,9 @@ from __future__ import annotations
 import os
 import struct
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-
-TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 FLOOR = 30.0
 """Seconds without a step that are always fine, as long as the process group's timeout is longer
@@ -65,9 +62,6 @@ class StepPace:
         self.last = 0.0
         self.joined = moment
 
-    def pack(self) -> bytes:
-        return _RECORD.pack(self.pauses, self.longest, self.last, self.timeout, self.joined)
-
     @classmethod
     def read(cls, path: str) -> StepPace | None:
         """Return the pace that `PaceFile` has written; None without one."""
@@ -90,7 +84,7 @@ class PaceFile:
     def write(self, pace: StepPace) -> None:
         """Write the pace if it has changed. A disk that is full, or a folder that is gone, is
         ignored."""
-        content = pace.pack()
+        content = _RECORD.pack(*vars(pace).values())
         if content == self._written:
             return
         with suppress(OSError):

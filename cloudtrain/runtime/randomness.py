@@ -62,19 +62,10 @@ def restore_random_states(text: str | None) -> None:
         name, keys, *rest = state["numpy"]
         array = sys.modules["numpy"].array(keys, dtype="uint32")
         sys.modules["numpy.random"].set_state((name, array, *rest))
-    if "torch" in state and "torch" in sys.modules:
-        import torch
-
-        torch.set_rng_state(_tensor_of(state["torch"]))
-        if "cuda" in state and torch.cuda.is_available():
-            torch.cuda.set_rng_state(_tensor_of(state["cuda"]))
-
-
-def _tensor_of(digits: str) -> Any:
-    """Return the bytes with these hexadecimal digits as a tensor."""
-    import torch
-
-    return torch.tensor(list(bytes.fromhex(digits)), dtype=torch.uint8)
+    for key, source in _torch_sources().items():
+        if key in state:
+            numbers = list(bytes.fromhex(state[key]))
+            source.set_rng_state(source.get_rng_state().new_tensor(numbers))
 
 
 def _mine() -> dict[str, Any]:
@@ -82,10 +73,17 @@ def _mine() -> dict[str, Any]:
     if "numpy.random" in sys.modules:
         name, keys, *rest = sys.modules["numpy.random"].get_state()
         state["numpy"] = [name, keys.tolist(), *rest]
-    if "torch" in sys.modules:
-        import torch
-
-        state["torch"] = bytes(torch.get_rng_state().tolist()).hex()
-        if torch.cuda.is_available():
-            state["cuda"] = bytes(torch.cuda.get_rng_state().tolist()).hex()
+    for key, source in _torch_sources().items():
+        state[key] = bytes(source.get_rng_state().tolist()).hex()
     return state
+
+
+def _torch_sources() -> dict[str, Any]:
+    """Return torch's modules that have a random state: of the CPU, and of the current GPU."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return {}
+    sources = {"torch": torch}
+    if torch.cuda.is_available():
+        sources["cuda"] = torch.cuda
+    return sources
