@@ -11,6 +11,7 @@ import copy
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import groupby, islice, repeat
 from typing import Any, NamedTuple
 
@@ -152,7 +153,7 @@ _LABEL_START = re.compile(
     r"[,;|│┃{}\[\]\t:=!\x00]|\s{2,}|\s(?:-+|[–—/])\s|\b(?:INFO|DEBUG|WARNING)\b|'\s|\"\s|\)\s"
     r"|(?<=[a-z]{5})\.\s+(?=[A-Z])|\bdone\.\s|^\s*[Tt]he\s|\s\("
 )
-_UNIT = re.compile(r"(?:[A-Za-z%°/]+|\s?(?:ms|s|sec|%|it/s|s/it)\b)\)?(?=\.?[\s,;:|()\[\]}'\"]|$)")
+_UNIT = re.compile(r"^(?:[A-Za-z%°/]+|\s?(?:ms|s|sec|%|it/s|s/it)\b)\)?(?=\.?[\s,;:|()\[\]}'\"]|$)")
 _NO_VALUE = re.compile(r" ?(?:ms|s|secs?|seconds|min(?:ute)?s?|hours?|[a-z]+/s(?:ec)?)\b|,\d")
 """What follows a duration, a rate, and the first half of `0,25`."""
 _NAME_AFTER = re.compile(r"\s+(?:=\s+)?([A-Za-z][A-Za-z ]*[A-Za-z])\s*(?:[(,]|$)")
@@ -221,7 +222,7 @@ class _Found(NamedTuple):
 class _Form:
     """Lines that differ only in their numbers."""
 
-    def __init__(self, expression: str, roles: Sequence[str], is_row: bool = False) -> None:
+    def __init__(self, expression: str, roles: Sequence[str], is_row: bool) -> None:
         self.expression = expression
         self.roles = roles
         self.is_row = is_row
@@ -259,9 +260,9 @@ class Recogniser:
         self._announced: float | None = None
         self._rank_0_speaks = False
         self._counters: dict[str, list[float]] = {}
-        self._learnt: list[tuple[str, list[str], bool]] = []
         vars(self).update(copy.deepcopy(state or {}))
-        self._forms = [_Form(*learnt) for learnt in self._learnt]
+        learnt: list[tuple[str, list[str], bool]] = vars(self).pop("_learnt", [])
+        self._forms = [_Form(*words) for words in learnt]
         self._known: dict[bytes, _Form | None] = {}
 
     @property
@@ -273,7 +274,9 @@ class Recogniser:
     def state(self) -> dict[str, Any]:
         """What was learnt and where the log stands, as JSON."""
         kept = vars(self).keys() - {"_forms", "_known"}
-        return {name: copy.deepcopy(vars(self)[name]) for name in sorted(kept)}
+        state = {name: copy.deepcopy(vars(self)[name]) for name in sorted(kept)}
+        state["_learnt"] = [(form.expression, form.roles, form.is_row) for form in self._forms]
+        return state
 
     def patterns(self) -> dict[str, str]:
         """Return a regular expression for each metric found, as a job's `metrics` has them.
@@ -282,9 +285,9 @@ class Recogniser:
         """
         names_of: dict[str, set[str]] = {}
         found = []
-        for expression, roles, _ in self._learnt:
+        for form in self._forms:
             before = "^"
-            for role, text in zip(roles, _GROUP.split(expression), strict=False):
+            for role, text in zip(form.roles, _GROUP.split(form.expression), strict=False):
                 before += text
                 text = re.sub(r"^\\s\*(?=[a-z])", lambda _: _NAME_STARTS, text, flags=re.I)
                 if role[0] != ":":
@@ -342,10 +345,7 @@ class Recogniser:
     def _read(self, number: int, line: str, key: bytes) -> Iterator[LineBlock]:
         """Yield what a line says whose form is not known by its letters."""
         line = line.replace("#011", "\t").replace("\xa0", " ")
-        parts = [line]
-        is_redrawn = "\r" in line or "\b" in line or "\x1b" in line
-        if is_redrawn:
-            parts = _REDRAWN.split(_ANSI.sub("", line))
+        parts = _REDRAWN.split(_ANSI.sub("", line))
         if len(self._known) > MAX_KEYS:
             self._known.clear()
         for part in parts:
@@ -353,7 +353,7 @@ class Recogniser:
             found = self._form_of(part) or self._learn(part)
             if found:
                 self._known[key] = found[0]
-            if is_redrawn:
+            if parts != [line]:  # it was redrawn
                 self._known.pop(key, None)
             if found and (block := self._said(number, found[0], [found[1]])):
                 yield block
@@ -401,9 +401,9 @@ class Recogniser:
 
     def _continued(self, step: float, total: float) -> float:
         """Return the step counted over all epochs, for a counter that begins again in each."""
-        counter = self._counters.setdefault(str(total), [step, 0.0, self._epoch or 0.0])
-        last, offset, epoch = counter
         now = self._epoch or 0.0
+        counter = self._counters.setdefault(str(total), [step, 0.0, now])
+        last, offset, epoch = counter
         if step <= last and now > epoch:
             offset += total * round(now - epoch)
         counter[:] = [step, offset, now]
@@ -432,13 +432,11 @@ class Recogniser:
         if not found:
             return None
         if rank:
-            group = rank.lastindex or 0
-            found.insert(0, _Found(rank.start(group), rank.end(group), ":rank"))
+            found.insert(0, _Found(*rank.span(rank.lastindex or 0), ":rank"))
         form = _Form(_expression(text, found), [item.role for item in found], bool(row))
         if len(self._forms) < MAX_FORMS:
             self._looks -= 1
             self._forms.append(form)
-            self._learnt.append((form.expression, list(form.roles), form.is_row))
         return form, [line[item.start : item.end] for item in found]
 
     def _is_header(self, text: str) -> bool:
@@ -451,21 +449,15 @@ class Recogniser:
             names = [cell.strip(" \t:").lower() for cell in pattern.findall(text)]
             if not all(map(_COLUMN.fullmatch, names)):
                 continue
-            places = sum(map(_is_place, names))
-            metrics = sum(1 for name in names if _METRIC.search(name))
-            enough = metrics and (places or metrics > 1)
+            metrics = list(filter(_METRIC.search, names))
+            enough = len(metrics) > 1 or (metrics and any(map(_place_of, names)))
             if separator == " ":
-                enough = (
-                    enough
-                    and len(names) > 2
-                    and _is_place(names[0])
-                    and not re.search(r"\(\d", text)
-                )
+                is_row = len(names) < 3 or not _place_of(names[0])
+                enough = enough and not is_row and not re.search(r"\(\d", text)
             if enough and max(map(len, names)) < 40:
                 if names != self._header:
                     # Rows look alike, whatever their columns are called.
                     self._forms = [form for form in self._forms if not form.is_row]
-                    self._learnt = [learnt for learnt in self._learnt if not learnt[2]]
                 self._known.clear()
                 self._header = names
                 self._separator = separator
@@ -504,8 +496,9 @@ class Recogniser:
                 not token["number"].isdigit() and not _NOT_A_METRIC.search(name)
             ):
                 found.append(_Found(*token.span("number"), prefix + _tidy(name)))
-        measured = [item for item in found if item.role[0] != ":"]
-        return found if measured else []
+        if all(item.role[0] == ":" for item in found):
+            return []
+        return found
 
 
 def _keys(lines: Iterable[str]) -> list[bytes]:
@@ -518,10 +511,8 @@ def _parsed(roles: Iterable[str], texts: Iterable[str]) -> dict[str, list[float]
     """Return the numbers that people write otherwise than Python: `1,000`, `12.`, `0.5,`."""
     values = {}
     for role, text in zip(roles, texts, strict=True):
-        try:
+        with suppress(ValueError):
             values[role] = [float(text.rstrip(".,").replace(",", ""))]
-        except ValueError:
-            continue
     return values
 
 
@@ -535,10 +526,6 @@ def _place_of(name: str) -> str:
     if _EPOCH.fullmatch(name):
         return "epoch"
     return "step" if _STEP.fullmatch(name) else ""
-
-
-def _is_place(name: str) -> bool:
-    return bool(_place_of(name))
 
 
 def _counter(token: re.Match[str], place: str) -> list[_Found]:
@@ -566,11 +553,9 @@ def _named(text: str, begin: int, end: int, match: re.Match[str]) -> _Number:
     else by the text behind it."""
     is_first = end == begin
     between = text[end : match.start()]
-    unit = None if is_first else _UNIT.match(between)
-    if unit:
-        between = between[unit.end() :]
-    ending = _LABEL_END.search(between)
-    label = between[: ending.start()] if ending else between
+    if not is_first:
+        between = _UNIT.sub("", between)
+    label = _LABEL_END.sub("", between, count=1)
     separator = between[len(label) :]
     explicit = bool(_SIGN.search(separator))
 
@@ -598,7 +583,7 @@ def _found(text: str, begin: int) -> list[_Found]:
         return []
 
     if measures or ":percent" in roles:
-        return _once(measures + exact + loose)
+        exact = measures + exact + loose
     return _once(exact)
 
 
@@ -617,8 +602,7 @@ def _named_places(numbers: list[_Number]) -> list[_Found]:
     """Return the steps and epochs that are called so."""
     found = []
     for number in numbers:
-        name = _WITHOUT_SPLIT.sub("", number.name.lower())
-        place = _place_of(name)
+        place = _place_of(_WITHOUT_SPLIT.sub("", number.name.lower()))
         if place and (number.whole or place == "epoch"):
             found += _counter(number.match, place)
     return found
@@ -668,7 +652,7 @@ def _measures(text: str, begin: int, numbers: list[_Number], *, placed: bool) ->
         end = number.match.end()
         if _NO_VALUE.match(text, end) or (percent and text.startswith(("|", "["), end)):
             continue
-        unnamed = percent or not name[:1].isalpha() or _is_place(name.removesuffix("s"))
+        unnamed = percent or not name[:1].isalpha() or _place_of(name.removesuffix("s"))
         counts = number.match["total"] or (number.whole and _INDEX_ENDS.match(text, end))
         if pending and unnamed and (percent or number.explicit):
             name = pending
@@ -679,7 +663,7 @@ def _measures(text: str, begin: int, numbers: list[_Number], *, placed: bool) ->
                 pending = ""
             continue
         name = _CUT.sub("", name)
-        if not name[:1].isalpha() or _NOT_A_METRIC.search(name) or _is_place(name):
+        if not name[:1].isalpha() or _NOT_A_METRIC.search(name) or _place_of(name):
             continue
         identifier = _IDENTIFIER.sub("", name)
         if _METRIC.search(identifier) and (not number.explicit or _HAS_SPLIT.search(identifier)):
