@@ -100,8 +100,11 @@ def choose(curves: Sequence[Curve], names: Sequence[str]) -> list[Curve]:
     for name in names:
         if name not in known:
             message = f"`{name}` is neither a run nor a metric of these runs"
-            hint = did_you_mean(name, known) if known else "these runs have no metrics"
-            raise UsageError(message, hint=hint, code="CT929")
+            raise UsageError(
+                message,
+                hint=(did_you_mean(name, known) if known else "these runs have no metrics"),
+                code="CT929",
+            )
     found = [curve for curve in curves if curve.name in names]
     return sorted(found, key=lambda curve: names.index(curve.name))
 
@@ -114,8 +117,11 @@ def plot(curves: Sequence[Curve], names: Sequence[str] = (), view: View = View()
         MissingExtra: matplotlib is not installed.
     """
     if not curves:
-        hint = "call `runtime.report(loss=loss)` in the script"
-        raise UsageError("there are no metrics to draw", hint=hint, code="CT929")
+        raise UsageError(
+            "there are no metrics to draw",
+            hint="call `runtime.report(loss=loss)` in the script",
+            code="CT929",
+        )
     chosen = choose(curves, names or names_in(curves)[:SHOWN])
     return figure_of(charts_of(chosen, view))
 
@@ -160,14 +166,13 @@ def _places(curves: Sequence[Curve], over: Axis | None) -> tuple[str, list[Seque
         return _times(curves)
     if over == "epoch":
         return "epoch", list(map(_epochs, curves))
-    without = [curve for curve in curves if not _rises(curve.column.step)]
-    if not without:
+    curve = next((curve for curve in curves if not _rises(curve.column.step)), None)
+    if curve is None:
         return "step", [curve.column.step for curve in curves]
     if over is None:
         return "value", [range(1, len(curve.column.value) + 1) for curve in curves]
     if over != "step":
         raise UsageError(f"`{over}` is no axis", hint="write `step`, `time` or `epoch`")
-    curve = without[0]
     message = f"the steps of `{curve.name}` of `{curve.run}` are unknown or begin again"
     raise UsageError(message, hint="draw it by `time`")
 
@@ -180,16 +185,17 @@ def _times(curves: Sequence[Curve]) -> tuple[str, list[Sequence[float]]]:
         seconds = [time - curve.started for time in curve.column.time]
         longest = max(longest, *seconds)
         rows.append(seconds)
-    suitable = [item for item in _UNITS if longest >= 2 * item[1]]
-    unit, length = suitable[0] if suitable else _UNITS[-1]
+    suitable = (item for item in _UNITS if longest >= 2 * item[1])
+    unit, length = next(suitable, _UNITS[-1])
     return unit, [[time / length for time in seconds] for seconds in rows]
 
 
 def _epochs(curve: Curve) -> list[float]:
     """Return the epoch of each value, interpolated between the reports of epochs."""
     if curve.epochs is None:
-        message = f"`{curve.run}` has reported no epochs"
-        raise UsageError(message, hint="draw it by `step` or `time`")
+        raise UsageError(
+            f"`{curve.run}` has reported no epochs", hint="draw it by `step` or `time`"
+        )
     at = curve.column.time
     reported = curve.epochs.time
     if _rises(curve.column.step) and _rises(curve.epochs.step):

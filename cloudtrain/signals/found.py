@@ -41,7 +41,7 @@ _WRITTEN = tuple(f"{form.source}." for form in _FORMATS)
 """How the names of the files begin in which their values are written."""
 
 _BATCH = 10_000
-"""Calls after which the values are written."""
+"""Values after which they are written."""
 
 _VERSION = re.compile(r"version_[0-9]+|(?:offline-)?run-[0-9_]+-\w+")
 """A folder that a library makes anew at each start."""
@@ -58,7 +58,8 @@ def write_found(files: Iterable[Path], folder: str, positions: Mapping[str, Any]
     known: list[tuple[_Format, Path]] = []
     for file in sorted(files, key=_natural):
         known += [(form, file) for form in _FORMATS if fnmatch(file.name, form.pattern)]
-    if list(positions) != [str(file) for _, file in known]:
+    names = [str(file) for _, file in known]
+    if list(positions) != names:
         positions = {}
         for written in Path(folder).iterdir():
             if written.name.startswith(_WRITTEN):
@@ -71,8 +72,8 @@ def write_found(files: Iterable[Path], folder: str, positions: Mapping[str, Any]
     for form, homes in by_format.items():
         top = os.path.commonpath(homes)
         for number, (home, attempts) in enumerate(homes.items()):
-            inside = home.relative_to(top).as_posix()
-            prefix = "" if inside == "." else f"{inside}/"
+            inside = home.relative_to(top)
+            prefix = f"{inside.as_posix()}/" if inside.parts else ""
             for attempt, file in enumerate(attempts):
                 writer = MetricWriter(folder, form.source, f"file{number}", attempt=attempt)
                 with suppress(OSError):  # removed meanwhile
@@ -81,7 +82,7 @@ def write_found(files: Iterable[Path], folder: str, positions: Mapping[str, Any]
                     scalars, reached[str(file)] = form.read(file, position)
                     write_scalars(scalars, writer, time, prefix)
                 writer.close()
-    return {str(file): reached[str(file)] for _, file in known if str(file) in reached}
+    return {name: reached[name] for name in names if name in reached}
 
 
 def _home(file: Path) -> Path:
@@ -92,11 +93,9 @@ def _home(file: Path) -> Path:
     return home
 
 
-def _natural(file: Path) -> list[str]:
+def _natural(file: Path) -> str:
     """Sort `version_10` after `version_9`."""
-    return [
-        part.zfill(20) if part.isdecimal() else part for part in re.split("([0-9]+)", str(file))
-    ]
+    return re.sub("[0-9]+", lambda digits: digits[0].zfill(20), str(file))
 
 
 def write_scalars(
@@ -104,20 +103,18 @@ def write_scalars(
 ) -> None:
     """Write scalars. Those of one step that follow each other are one call. `time` is that of those
     that have none."""
-    calls = 0
     values: dict[str, float] = {}
     moment = time
-    for scalar in scalars:
+    for number, scalar in enumerate(scalars):
         name = prefix + scalar.name
         if name in values or values.get("step") != scalar.step:
             if values:
                 writer.add(values, moment)
-                calls += 1
-            if calls % _BATCH == 0:
-                writer.flush()
             values = {} if scalar.step is None else {"step": scalar.step}
         values[name] = scalar.value
         moment = time if scalar.seconds is None else scalar.seconds
+        if number % _BATCH == 0:
+            writer.flush()
     if values:
         writer.add(values, moment)
     writer.flush()
@@ -131,30 +128,12 @@ class RecognisedMetrics:
         self._folder = folder
         self._of: dict[str, _Reader] = {}
         for place, state in (states or {}).items():
-            self._of[place] = self._reader(place, state)
+            self._of[place] = _Reader(folder, place, state)
 
     @property
     def states(self) -> dict[str, Any]:
         """What was learnt in the lines of each place, as JSON."""
-        return {
-            place: {
-                "learnt": reader.recogniser.state,
-                "position": vars(reader.position),
-                "curves": sorted(reader.curves),
-            }
-            for place, reader in self._of.items()
-        }
-
-    def _reader(self, place: str, state: Mapping[str, Any]) -> _Reader:
-        reader = _Reader(
-            Recogniser(state.get("learnt")),
-            MetricWriter(self._folder, RECOGNISED, place, attempt=0),
-            MetricWriter(self._folder, RECOGNISED_PROGRESS, place, attempt=0),
-            LinePosition(),
-            set(state.get("curves", ())),
-        )
-        vars(reader.position).update(state.get("position", {}))
-        return reader
+        return {place: reader.state for place, reader in self._of.items()}
 
     def take(self, batches: Iterable[LogBatch]) -> None:
         by_place: dict[str, list[LogBatch]] = defaultdict(list)
@@ -162,13 +141,13 @@ class RecognisedMetrics:
             by_place[place_of(batch.rank, batch.instance)].append(batch)
         for place, some in by_place.items():
             if place not in self._of:
-                self._of[place] = self._reader(place, {})
+                self._of[place] = _Reader(self._folder, place, {})
             texts: list[str] = []
             moments: list[float] = []
             for batch in some:
                 texts += batch.texts
                 moments += [batch.time] * len(batch.texts)
-            _write_recognised(self._of[place], texts, moments)
+            self._of[place].take(texts, moments)
 
     def flush(self) -> None:
         for reader in self._of.values():
@@ -181,49 +160,50 @@ class RecognisedMetrics:
             reader.of_progress.close()
 
 
-class _Reader(NamedTuple):
+class _Reader:
     """What reads the lines of one rank."""
 
-    recogniser: Recogniser
-    writer: MetricWriter
-    of_progress: MetricWriter
-    position: LinePosition
-    curves: set[str]
-    """The metrics that have had a step."""
+    def __init__(self, folder: str, place: str, state: Mapping[str, Any]) -> None:
+        self.writer = MetricWriter(folder, RECOGNISED, place, attempt=0)
+        self.of_progress = MetricWriter(folder, RECOGNISED_PROGRESS, place, attempt=0)
+        self._recogniser = Recogniser(state.get("learnt"))
+        self._position = LinePosition()
+        vars(self._position).update(state.get("position", {}))
+        self._curves = set(state.get("curves", ()))
+        """The metrics that have had a step."""
 
-    def write_position(
-        self, progress: Mapping[str, float], moment: float, *, has_values: bool
-    ) -> None:
-        values = self.position.values(progress, has_values=has_values)
-        if values:
-            self.of_progress.add(values, moment)
+    @property
+    def state(self) -> dict[str, Any]:
+        return {
+            "learnt": self._recogniser.state,
+            "position": vars(self._position),
+            "curves": sorted(self._curves),
+        }
 
+    def take(self, texts: list[str], moments: list[float]) -> None:
+        start = self._recogniser.count
+        for block in self._recogniser.blocks(texts):
+            columns: dict[str, list[float]] = {}
+            steps = block.steps
+            times = moments[block.line - start :][: len(steps)]
+            # of lines that arrived together, the last one says where the training is
+            for number, moment in enumerate(times):
+                if times[number + 1 : number + 2] != [moment]:
+                    progress = block.progress(number)
+                    place = self._position.values(progress, has_values=bool(block.values))
+                    if place:
+                        self.of_progress.add(place, moment)
+            if not block.values or not steps:
+                continue
 
-def _write_recognised(reader: _Reader, texts: list[str], moments: list[float]) -> None:
-    start = reader.recogniser.count
-    for block in reader.recogniser.blocks(texts):
-        columns = block.values
-        steps = block.steps
-        times = moments[block.line - start :][: len(steps)]
-        # of lines that arrived together, the last one says where the training is
-        for number, moment in enumerate(times):
-            if times[number + 1 : number + 2] != [moment]:
-                progress = block.progress(number)
-                reader.write_position(progress, moment, has_values=bool(columns))
-        if not columns or not steps:
-            continue
-
-        # many scripts print epochs alone, and Trainers fractions of them
-        if math.isnan(steps[0]) and "epoch" in block.said:
-            steps = [block.said["epoch"]] * len(steps)
-        if math.isnan(steps[0]):
-            columns = {_apart(name, reader.curves): values for name, values in columns.items()}
-        else:
-            reader.curves.update(columns)
-        reader.writer.add_calls(columns, steps, times)
-
-
-def _apart(name: str, curves: set[str]) -> str:
-    """Return the name of a value without a step. Beside a curve of that name it is something else,
-    such as the result over all batches or over another set."""
-    return f"summary_{name}" if name in curves else name
+            # many scripts print epochs alone, and Trainers fractions of them
+            if math.isnan(steps[0]) and "epoch" in block.said:
+                steps = [block.said["epoch"]] * len(steps)
+            for name, values in block.values.items():
+                if not math.isnan(steps[0]):
+                    self._curves.add(name)
+                elif name in self._curves:
+                    # beside the curve it is something else, such as the result over all batches
+                    name = f"summary_{name}"
+                columns[name] = values
+            self.writer.add_calls(columns, steps, times)

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Iterable, Mapping
 
-from cloudtrain.runtime.metrics import parse_metrics
+from cloudtrain.runtime.metrics import PREFIX, parse_metrics
 from cloudtrain.runtime.metrics_file import MACHINE, MACHINE_LINE, MetricWriter
 from cloudtrain.system.patterns import MetricPatterns
-
-TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 PATTERNS = "patterns"
 """The source of what the job's `metrics` patterns found in the output."""
@@ -63,20 +60,20 @@ class LineMetrics:
         order = sys.maxsize if rank is None else rank  # a launcher counts after all ranks
         place = place_of(rank, instance)
         for line in lines:
-            values = parse_metrics(line) if "[metrics]" in line else None
             machine = machine_values(line)
             if machine is not None:
                 self._add(MACHINE, place_of(None, instance), machine, moment)
                 continue
-            if values is not None:
-                self.latest.update(values)
-                self._add(PRINTED, place, values, moment)
+            printed = parse_metrics(line) if PREFIX in line else None
+            if printed is not None:
+                self.latest.update(printed)
+                self._add(PRINTED, place, printed, moment)
                 continue
-            values = None if self._patterns is None else self._patterns.read(line)
-            if values is None:
+            found = None if self._patterns is None else self._patterns.read(line)
+            if found is None:
                 continue
-            self._add(PATTERNS, place, values, moment)
-            for name, value in values.items():
+            self._add(PATTERNS, place, found, moment)
+            for name, value in found.items():
                 if order <= self._lowest.setdefault(name, order):
                     self._lowest[name] = order
                     self.latest[name] = value
@@ -84,8 +81,7 @@ class LineMetrics:
     def _add(self, source: str, place: str, values: Mapping[str, float], moment: float) -> None:
         key = (source, place)
         if key not in self._writers:
-            writer = MetricWriter(self._folder, source, place, attempt=self._attempt)
-            self._writers[key] = writer
+            self._writers[key] = MetricWriter(self._folder, *key, attempt=self._attempt)
         self._writers[key].add(values, moment)
 
     def complaints(self) -> list[str]:

@@ -90,7 +90,7 @@ class LogIndex:
 
     def __init__(self, lines: Iterable[LogLine] = ()) -> None:
         self._lines = list(lines)
-        self._ends: Sequence[int] = range(1, len(self._lines) + 1)
+        self._ends = array("Q", range(1, len(self._lines) + 1))
         """The number of lines up to the end of each batch."""
 
     def __len__(self) -> int:
@@ -164,8 +164,7 @@ class JournalIndex(LogIndex, Log[LogBatch]):
         """The rows of the batches that are wanted."""
         self._starts = array("Q")
         """Where the text of each of these batches begins."""
-        self._line_ends = array("Q")
-        self._ends = self._line_ends
+        self._ends = array("Q")
         self._blocks: dict[str, tuple[int, bytes]] = {}
 
     def update(self) -> None:
@@ -179,19 +178,18 @@ class JournalIndex(LogIndex, Log[LogBatch]):
             return
         whole = len(data) - len(data) % ROW.size
         self._read += whole
-        texts = [source.text for source, _ in self._sources]
-        wanted = [self._is_wanted(source) for source, _ in self._sources]
+        sources = [(source.text, self._is_wanted(source)) for source, _ in self._sources]
         count = len(self)
         for offset in range(0, whole, ROW.size):
             _, number, lines, length, _ = ROW.unpack_from(data, offset)
-            if number >= len(texts):  # of a power failure
+            if number >= len(sources):  # of a power failure
                 continue
-            text = texts[number]
+            text, is_wanted = sources[number]
             start = self._sizes[text]
             self._sizes[text] = start + length
-            if lines and wanted[number]:
+            if lines and is_wanted:
                 count += lines
-                self._line_ends.append(count)
+                self._ends.append(count)
                 self._starts.append(start)
                 self._rows += data[offset : offset + ROW.size]
 

@@ -161,15 +161,11 @@ def faults(columns: Mapping[str, Column]) -> list[Notice]:
     """Return what is wrong with the losses and errors among these metrics, and what was wrong with
     the one that recovered last: each kind once, for the metric in which it began first."""
     found: list[Notice] = []
-    for name, column in columns.items():
-        if is_low(name):
-            found += _faults_of(name, column)
+    for name in filter(is_low, columns):
+        found += _faults_of(name, columns[name])
     # those that last come first
     found.sort(key=lambda notice: (notice.ended is not None, notice.time))
-    by_kind: dict[str, Notice] = {}
-    for notice in found:
-        by_kind.setdefault(notice.kind, notice)
-    return list(by_kind.values())
+    return list({notice.kind: notice for notice in reversed(found)}.values())
 
 
 def _faults_of(name: str, column: Column) -> Iterator[Notice]:
@@ -180,7 +176,8 @@ def _faults_of(name: str, column: Column) -> Iterator[Notice]:
         while first > 0 and not math.isfinite(values[first - 1]):
             first -= 1
         ended = times[lost + 1] if lost + 1 < len(values) else None
-        text = f"`{name}` is {_word(values[first])}{_at(steps[first])}"
+        word = "NaN" if math.isnan(values[first]) else "infinite"
+        text = f"`{name}` is {word}{_at(steps[first])}"
         yield Notice("not_finite", text, times[first], ended=ended)
     if explodes(values[-WINDOW:], values[0]):
         first = len(values) - _NEWEST
@@ -188,10 +185,6 @@ def _faults_of(name: str, column: Column) -> Iterator[Notice]:
             f"`{name}` explodes: {values[-1]:.4g}{_at(steps[-1])}, {values[first - 1]:.4g} before"
         )
         yield Notice("exploding", text, times[first])
-
-
-def _word(value: float) -> str:
-    return "NaN" if math.isnan(value) else "infinite"
 
 
 def _at(step: float) -> str:

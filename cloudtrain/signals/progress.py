@@ -160,5 +160,4 @@ class LinePosition:
             self._has_fractions = True
         if self._has_fractions:
             return epoch
-        first_number = min(1.0, self._first_epoch)
-        return epoch - first_number + share
+        return epoch - min(1.0, self._first_epoch) + share

@@ -124,12 +124,9 @@ def read_files(folder: str) -> list[MetricFile]:
     """Return the files in a folder that have rows, read."""
     files = []
     for file in list_files(folder):
-        try:
-            has_rows = file.read()
-        except (OSError, ValueError):  # removed meanwhile, or of something else
-            continue
-        if has_rows:
-            files.append(file)
+        with suppress(OSError, ValueError):  # removed meanwhile, or of something else
+            if file.read():
+                files.append(file)
     return files
 
 
@@ -193,7 +190,7 @@ def machine_rows(files: Iterable[MetricFile], instance: int | None = None) -> Me
     own = [file for file in files if file.writer.source == MACHINE]
     if instance is not None:
         own = [file for file in own if file.writer.number == instance]
-    elif len({file.writer.number for file in own}) > 1:
+    elif len({file.writer for file in own}) > 1:
         for file in own:
             file.names = [f"instance{file.writer.number}/{name}" for name in file.names]
     return MetricRows(own, sources=(MACHINE,))
@@ -206,10 +203,9 @@ def newest_steps(folder: str) -> dict[int, float]:
         rank = file.writer.rank
         if file.writer.source != RUNTIME or rank is None:
             continue
-        try:
+        step = math.nan
+        with suppress(OSError):
             step = file.newest_step
-        except OSError:
-            continue
         if not math.isnan(step):
             steps[rank] = step  # a newer attempt comes later
     return steps
@@ -257,21 +253,19 @@ class MetricRows(Sequence[dict[str, float]]):
                 attempts[file.writer].append(file)
             elif file.writer.source == RECOGNISED_PROGRESS:
                 self._progress.append(_Part(file, dict(enumerate(file.names)), math.inf))
-        if any(writer.source != RECOGNISED for writer in attempts):
-            attempts = {
-                writer: written
-                for writer, written in attempts.items()
-                if writer.source != RECOGNISED
-            }
 
         self._parts: list[list[_Part]] = []
         """The parts of each writer."""
+        is_alone = {writer.source for writer in attempts} == {RECOGNISED}
         taken: set[str] = set()
-        for written in attempts.values():
-            names = {name for file in written for name in file.names}
-            own = names - taken - set(PLACES)
-            if not taken:
-                own = names
+        for writer, written in attempts.items():
+            if writer.source == RECOGNISED and not is_alone:
+                continue
+            own: set[str] = set()
+            for file in written:
+                own.update(file.names)
+            if taken:
+                own -= taken.union(PLACES)
             taken |= own
             if own:
                 self._parts.append(_parts_of(written, own.union(PLACES[:1]), superseded))

@@ -18,14 +18,9 @@ def stacks_document(looks: Sequence[Look]) -> Document:
         blocks.append(Text(verdict.text))
     for look in looks:
         blocks.append(Heading(f"rank {look.rank}: {describe_place(look)}"))
-        blocks.append(Lines(_lines_of(look)))
+        lines = [f"{frame.function}  {frame.file}:{frame.line}" for frame in look.frames or ()]
+        blocks.append(Lines(lines or ["its stack cannot be read"]))
     return Document(blocks)
-
-
-def _lines_of(look: Look) -> list[str]:
-    if not look.frames:
-        return ["its stack cannot be read"]
-    return [f"{frame.function}  {frame.file}:{frame.line}" for frame in look.frames]
 
 
 def stacks_json(looks: Sequence[Look]) -> JsonObject:

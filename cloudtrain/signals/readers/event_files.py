@@ -75,8 +75,7 @@ def _scalars(event: bytes) -> Iterator[Scalar]:
 
 def _number(tensor: bytes) -> float | None:
     """Return the number that a tensor without dimensions holds, if it is a float."""
-    has_dimensions = any(parts(shape, 2) for shape in parts(tensor, 2))
-    if has_dimensions:
+    if any(parts(shape, 2) for shape in parts(tensor, 2)):
         return None
     for field, code in ((4, "f"), (4, "d"), (5, "f"), (6, "d")):
         for content in parts(tensor, field):
