@@ -55,8 +55,7 @@ def input_dir(name: str, *, default: str | Path | None = None) -> Path:
     if not path.exists():
         variable = f"CLOUDTRAIN_INPUT_{name.upper()}"
         hint = f"put the data into `{usual}`, or set `{variable}` to its folder"
-        message = f"the input `{name}` was not found: `{path}` does not exist"
-        raise SetupError(message, hint=hint)
+        raise SetupError(f"the input `{name}` was not found: `{path}` does not exist", hint=hint)
     return path
 
 
@@ -76,11 +75,10 @@ def checkpoint_dir() -> Path:
     """Create and return the folder for checkpoints. It outlives the run, and a resumed run finds
     its files there."""
     folder = _first(CHECKPOINT, "checkpoint")
-    if folder is None and detect_environment().platform == "sagemaker":
-        model = Path(os.environ.get("SM_MODEL_DIR") or "/opt/ml/model")
-        beside = model.parent / SAGEMAKER_CHECKPOINTS
-        if beside.is_dir():
-            return beside
+    model = Path(os.environ.get("SM_MODEL_DIR") or "/opt/ml/model")
+    beside = model.parent / SAGEMAKER_CHECKPOINTS
+    if folder is None and detect_environment().platform == "sagemaker" and beside.is_dir():
+        return beside
     return _create(folder, "checkpoint")
 
 

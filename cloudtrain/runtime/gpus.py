@@ -89,18 +89,15 @@ class NvidiaGpus:
         if name.isdecimal():
             self._call("nvmlDeviceGetHandleByIndex_v2", int(name), ctypes.byref(device))
             return device
+        uuid = ctypes.create_string_buffer(96)
         for index in self._indices:
             with suppress(NVMLError):  # of another GPU
                 device = self._open(str(index))
-                if self._uuid(device).startswith(name):
+                self._call("nvmlDeviceGetUUID", device, uuid, len(uuid))
+                if uuid.value.startswith(name.encode()):
                     return device
         self._call("nvmlDeviceGetHandleByUUID", name.encode(), ctypes.byref(device))
         return device
-
-    def _uuid(self, device: ctypes.c_void_p) -> str:
-        text = ctypes.create_string_buffer(96)
-        self._call("nvmlDeviceGetUUID", device, text, len(text))
-        return text.value.decode("ascii", "replace")
 
     @contextmanager
     def _noting_loss(self, number: int) -> Iterator[None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from itertools import takewhile
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -52,9 +53,7 @@ def visible_ids(text: str) -> tuple[str, ...]:
 
 
 def present_gpus(devices: str | os.PathLike[str]) -> int:
-    try:
-        # No pathlib here.
-        names = os.listdir(devices)
-    except OSError:
-        return 0
+    names: list[str] = []
+    with suppress(OSError):
+        names = os.listdir(devices)  # No pathlib here.
     return len(list(filter(_DEVICE.fullmatch, names)))

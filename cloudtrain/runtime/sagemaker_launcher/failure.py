@@ -31,11 +31,10 @@ def failure_text(role: str, exit_code: int, stderr: str, files: Iterable[Path] =
     """Return the text of the failure file: the failed process, its exit code or signal (negative),
     the error, and as many last lines of the traceback as fit. `stderr` is the last part of the
     process's stderr; `files` are those with the ranks' stderr, if torchrun redirected it."""
-    who = role
     lines = stderr.splitlines()
     cause = _ROOT_CAUSE.search(stderr)
     if cause:
-        who = f"rank {cause[1]}"
+        role = f"rank {cause[1]}"
         exit_code = int(cause[3])
         own: list[str] = []
         for path in files:
@@ -44,7 +43,7 @@ def failure_text(role: str, exit_code: int, stderr: str, files: Iterable[Path] =
                     own += path.read_text("utf-8", "replace").splitlines()[-400:]
         lines = own or _lines_of_rank(lines, cause[1])
     message, details = last_error(lines)
-    head = f"{who} {how_it_ended(exit_code)}"
+    head = f"{role} {how_it_ended(exit_code)}"
     if message:
         head += f": {message}"
     return fitting(head, details)
@@ -68,13 +67,14 @@ def last_error(lines: Sequence[str]) -> tuple[str, list[str]]:
     another rank do not count. If there is no such traceback, return the error that was told, or the
     last line and the last ten lines."""
     clean = [_RANK_PREFIX.sub("", line, count=1).rstrip() for line in lines]
-    error: tuple[str, list[str]] | None = None
+    others = [line for line in clean if line.strip() and not _LAUNCHER_LINES.match(line)]
+    error = ("".join(others[-1:]).strip(), others[-10:])
     report = find_told(clean)
     if report is not None:
         end = report[0]
         while "hint: " not in clean[end]:
             end += 1
-        error = report[1], [line for line in clean[report[0] : end + 1] if line]
+        error = report[1], list(filter(None, clean[report[0] : end + 1]))
 
     for start, line in enumerate(clean):
         if line.strip() != _HEADER:
@@ -85,12 +85,7 @@ def last_error(lines: Sequence[str]) -> tuple[str, list[str]]:
         is_lost_peer = re.search(PEER_LOST, traceback[-1])
         if report is None or (start > report[0] and not is_lost_peer):
             error = traceback[-1], traceback
-    if error is not None:
-        return error
-
-    others = [line for line in clean if line.strip() and not _LAUNCHER_LINES.match(line)]
-    message = others[-1].strip() if others else ""
-    return message, others[-10:]
+    return error
 
 
 def _traceback_at(lines: list[str], start: int) -> list[str]:
@@ -132,5 +127,4 @@ def _lines_of_rank(lines: list[str], rank: str) -> list[str]:
     """Return the lines with the rank's prefix, such as `[rank3]:`, or all lines if no traceback has
     this prefix. torch adds the prefix to tracebacks once the process group exists."""
     own = [line for line in lines if line.startswith(f"[rank{rank}]:")]
-    has_traceback = any(_HEADER in line for line in own)
-    return own if has_traceback else lines
+    return own if _HEADER in "\n".join(own) else lines

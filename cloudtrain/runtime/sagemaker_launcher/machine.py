@@ -4,7 +4,6 @@ same data from the catalogue of instance types."""
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import subprocess
 import sys
@@ -51,30 +50,22 @@ def this_machine(
         cpus=cpu_count(),
         gpus=len(gpu_ids(variables, devices=devices)),
         neurons=_neurons(instance_type, devices),
-        efa=bool(_names(Path("/sys/class/infiniband"))),
+        efa=any(Path("/sys/class/infiniband").glob("*")),
         variables=dict(variables),
     )
 
 
 def _neurons(instance_type: str, devices: Path) -> int:
     """Return the number of Neuron cores, which `neuron-ls` reports; 0 without a Neuron device."""
-    if not any(re.fullmatch(r"neuron\d+", name) for name in _names(devices)):
+    if not any(devices.glob("neuron[0-9]*")):
         return 0
     if instance_type == "ml.trn2.48xlarge":
         return TRN2_CORES
     try:
-        output = subprocess.check_output(["neuron-ls", "-j"], timeout=60)
-        found = json.loads(output.decode())
+        found = json.loads(subprocess.check_output(["neuron-ls", "-j"], timeout=60))
         return sum(int(device.get("nc_count", 0)) for device in found)
     except (OSError, subprocess.SubprocessError, ValueError):
         return 0
-
-
-def _names(folder: Path) -> list[str]:
-    try:
-        return [path.name for path in folder.iterdir()]
-    except OSError:
-        return []
 
 
 # The files that SageMaker writes into every container.
@@ -83,12 +74,10 @@ def _names(folder: Path) -> list[str]:
 def read_config(path: Path) -> Config:
     """Read a configuration file."""
     try:
-        config = json.loads(path.read_text("utf-8"))
+        config: Config = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise SetupError(
             f"`{path}` cannot be read: {error}",
             hint="run this launcher in a SageMaker container, which has the file",
         ) from None
-    if not isinstance(config, dict):
-        raise SetupError(f"`{path}` does not hold a JSON object")
     return config

@@ -63,8 +63,9 @@ def wait_for_name(address: str, *, patience: float = PATIENCE) -> None:
         except OSError as error:
             if time.monotonic() > deadline:
                 message = f"the host `{address}` has no address after {patience:.0f} s: {error}"
-                hint = "the other instance may not have started; look at its log"
-                raise SetupError(message, hint=hint) from None
+                raise SetupError(
+                    message, hint="the other instance may not have started; look at its log"
+                ) from None
         if not has_told:
             tell(f"waiting for the host `{address}`")
             has_told = True

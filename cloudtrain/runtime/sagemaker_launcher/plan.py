@@ -73,11 +73,13 @@ def read_launch(reserved: Config) -> LaunchSpec:
 
 
 def _refusal(what: str) -> SetupError:
-    hint = (
-        "the bundle and the request come from different versions of cloudtrain; submit the "
-        "job again"
+    return SetupError(
+        f"the hyperparameter `{LAUNCH_KEY}` {what}",
+        hint=(
+            "the bundle and the request come from different versions of cloudtrain; submit the "
+            "job again"
+        ),
     )
-    return SetupError(f"the hyperparameter `{LAUNCH_KEY}` {what}", hint=hint)
 
 
 MASTER_PORT = 7777
