@@ -115,11 +115,14 @@ def original_error(file: Any) -> Iterator[None]:
 
 def save_error(folder: Path, error: OSError, *, on_every_rank: bool = False) -> SetupError:
     """Return the error for a checkpoint that could not be written."""
-    hint = "make room, or keep fewer checkpoints; the job then resumes from the newest whole one"
-    if isinstance(error, (FileNotFoundError, FileExistsError)):
-        hint = "if another run saves there, too, give each run a folder of its own"
-    message = f"no checkpoint can be written to `{folder}`: {error.strerror or error}"
-    return SetupError(message, hint=hint, on_every_rank=on_every_rank)
+    return SetupError(
+        f"no checkpoint can be written to `{folder}`: {error.strerror or error}",
+        hint=(
+            "make room, or keep fewer checkpoints; if another run saves there, too, give each run "
+            "a folder of its own; the job then resumes from the newest whole one"
+        ),
+        on_every_rank=on_every_rank,
+    )
 
 
 def write_checked(path: Path, write: Callable[[BinaryIO], None]) -> Entry:
@@ -182,14 +185,13 @@ def entries(folder: Path, names: Iterable[str]) -> dict[str, Entry]:
 def read_manifest(folder: Path) -> dict[str, Any] | None:
     """Return the manifest in `folder`; None if it is missing or damaged, or if a file that it lists
     is missing or has another length."""
-    try:
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text("utf-8"))
         for name, entry in manifest["files"].items():
             if (folder / name).stat().st_size != entry["size"]:
                 return None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
-    return manifest
+        return manifest
+    return None
 
 
 def is_whole(folder: Path, reader: int = 0, readers: int = 1) -> bool:
@@ -199,16 +201,15 @@ def is_whole(folder: Path, reader: int = 0, readers: int = 1) -> bool:
     manifest = read_manifest(folder)
     if manifest is None:
         return False
-    try:
+    with contextlib.suppress(OSError, KeyError, TypeError, ValueError):
         for name, entry in share_of(manifest["files"], reader, readers).items():
             block, kind, checksums = blocks_of(entry)
             with (folder / name).open("rb") as file:
                 for expected in checksums:
                     if checksum(kind, _pieces_of(file, block)) != expected:
                         return False
-    except (OSError, KeyError, TypeError, ValueError):
-        return False
-    return True
+        return True
+    return False
 
 
 class Blocks(NamedTuple):
@@ -244,14 +245,15 @@ def blocks_of(entry: Entry) -> Blocks:
 def checksum(kind: str, pieces: Iterable[Any]) -> str:
     """Return one checksum of all `pieces` together, in hexadecimal digits. `kind` is `crc32` or
     `sha256`."""
-    crc = 0
-    hashed = hashlib.sha256()
-    for piece in pieces:
-        if kind == "sha256":
+    if kind == "sha256":
+        hashed = hashlib.sha256()
+        for piece in pieces:
             hashed.update(piece)
-        else:
-            crc = zlib.crc32(piece, crc)
-    return hashed.hexdigest() if kind == "sha256" else f"{crc:08x}"
+        return hashed.hexdigest()
+    crc = 0
+    for piece in pieces:
+        crc = zlib.crc32(piece, crc)
+    return f"{crc:08x}"
 
 
 def share_of(files: Files, reader: int, readers: int) -> Files:
@@ -293,8 +295,10 @@ def whole_step(step: SupportsIndex) -> int:
         number = operator.index(step)
         if number >= 0:
             return number
-    hint = "pass the number of steps so far: 0, 1, 2"
-    raise SetupError(f"the step `{step!r}` is not a whole number of at least 0", hint=hint)
+    raise SetupError(
+        f"the step `{step!r}` is not a whole number of at least 0",
+        hint="pass the number of steps so far: 0, 1, 2",
+    )
 
 
 # Prepare data once on every instance. The first process to arrive prepares the data while the

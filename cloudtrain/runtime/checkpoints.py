@@ -80,16 +80,15 @@ class Checkpoints:
 
     def __init__(self, directory: str | Path | None = None, keep: int | None = None) -> None:
         self.directory: Path = Path(directory) if directory is not None else checkpoint_dir()
-        if keep is None:
-            text = os.environ.get("CLOUDTRAIN_CHECKPOINT_KEEP", "3")
-            if not text.isdecimal():
-                message = f"`CLOUDTRAIN_CHECKPOINT_KEEP` is `{text}`, which is not a whole number"
-                raise SetupError(message)
-            keep = int(text)
-        self.keep = keep
-        if self.keep < 1:
-            message = f"`keep` is {self.keep}, so no checkpoint would be kept"
-            raise SetupError(message, hint="set `keep` to at least 1")
+        text = os.environ.get("CLOUDTRAIN_CHECKPOINT_KEEP", "3")
+        if keep is not None:
+            text = str(keep)
+        if not text.isdecimal() or int(text) < 1:
+            raise SetupError(
+                f"`{text}` is no number of checkpoints to keep",
+                hint="set `keep` or `CLOUDTRAIN_CHECKPOINT_KEEP` to at least 1",
+            )
+        self.keep = int(text)
 
     def save(self, state: Any, step: SupportsIndex) -> Path | None:
         """Write `state` on rank 0, and return the checkpoint's path there. The other ranks return
@@ -142,8 +141,8 @@ class Checkpoints:
 
         written = write(aside)
         own = dict(written) if isinstance(written, dict) else {}
-        checked = set(chain.from_iterable(from_every(sorted(own))))
-        rest = [name for name in file_names(aside) if name not in checked]
+        checked = chain.from_iterable(from_every(list(own)))
+        rest = sorted(set(file_names(aside)).difference(checked))
         own.update(entries(aside, rest[environment.rank :: environment.world_size]))
         files = {}
         for part in from_every(own):
@@ -171,10 +170,9 @@ class Checkpoints:
         """
         place = detect_environment()
         for path in self._agreed_paths():
-            checkpoint = _parse(path)
             whole = is_whole(path, place.local_rank, place.local_world_size)
             if not any_rank(not whole):
-                return checkpoint
+                return _parse(path)
             if not whole:
                 notice(f"skipped the checkpoint `{path}`: torn or missing", every_rank=True)
         return None
@@ -257,8 +255,7 @@ class Checkpoints:
         older = self._all()
         number = older[0].number + 1 if older else 1
         final = self.directory / f"{number:06d}-step-{step}"
-        manifest = {"version": 1, "step": step, "number": number, "files": files}
-        publish(aside, final, manifest)
+        publish(aside, final, {"version": 1, "step": step, "number": number, "files": files})
         whole = [checkpoint for checkpoint in older if read_manifest(checkpoint.path) is not None]
         for checkpoint in {*older} - {*whole[: self.keep - 1]}:
             shutil.rmtree(checkpoint.path, ignore_errors=True)
@@ -267,9 +264,7 @@ class Checkpoints:
 
 def _parse(path: Path) -> Saved | None:
     match = _NAME.fullmatch(path.name)
-    if match is None:
-        return None
-    return Saved(int(match[1]), int(match[2]), path)
+    return match and Saved(int(match[1]), int(match[2]), path)
 
 
 def _read_state(folder: Path, map_location: Any, *, only_check: bool = False) -> Any:
@@ -281,8 +276,10 @@ def _read_state(folder: Path, map_location: Any, *, only_check: bool = False) ->
     try:
         import torch
     except ModuleNotFoundError:
-        message = f"the checkpoint `{folder}` was written with torch, which is not installed"
-        raise SetupError(message, hint="pip install torch") from None
+        raise SetupError(
+            f"the checkpoint `{folder}` was written with torch, which is not installed",
+            hint="pip install torch",
+        ) from None
     from inspect import signature
 
     options = {"map_location": map_location, "weights_only": True}
@@ -293,12 +290,13 @@ def _read_state(folder: Path, map_location: Any, *, only_check: bool = False) ->
     except pickle.UnpicklingError as error:
         match = _REFUSED.search(str(error))
         what = f"a `{match[1]}`, which is" if match else "what is"
-        hint = (
-            "save `model.state_dict()`, `optimizer.state_dict()` and plain numbers (`float(x)`), "
-            "not the objects"
-        )
-        message = f"the checkpoint holds {what} neither a tensor nor plain data"
-        raise SetupError(message, hint=hint) from None
+        raise SetupError(
+            f"the checkpoint holds {what} neither a tensor nor plain data",
+            hint=(
+                "save `model.state_dict()`, `optimizer.state_dict()` and plain numbers "
+                "(`float(x)`), not the objects"
+            ),
+        ) from None
 
 
 # Files of plain data and numpy arrays, for scripts without torch. Reading a file never runs code.
@@ -323,10 +321,8 @@ class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         whole_name = f"{module}.{name}"
         if whole_name not in _ALLOWED:
-            message = (
-                f"the checkpoint holds a `{whole_name}`, which is neither plain data nor a numpy "
-                "array"
+            raise SetupError(
+                f"the checkpoint holds a `{whole_name}`, neither plain data nor a numpy array",
+                hint="save only numbers, strings, arrays, and lists or dicts of them",
             )
-            hint = "save only numbers, strings, arrays, and lists or dicts of them"
-            raise SetupError(message, hint=hint)
         return super().find_class(module, name)

@@ -325,11 +325,9 @@ class InstanceProcesses:
 
     def send(self, data: bytearray, users: list[int]) -> None:
         """Send `data` to each process in `users`. These processes must call `receive`."""
-        if not users:
-            return
-        tensor = _as_tensor(data)
         sending = []
         for user in users:
+            tensor = _as_tensor(data)
             work = _torch_distributed().isend(tensor, self.ranks[user], group=self.group)
             sending.append(work)
         for work in sending:
@@ -407,12 +405,13 @@ def _fresh_store(environment: Environment, timeout: timedelta, patience: float) 
         return dist.HashStore()
     if environment.master_addr is None:
         size = f"{environment.world_size} processes on {environment.node_count} instances"
-        hint = (
-            "set `MASTER_ADDR` to the first host and `MASTER_PORT` to a free port there, on every "
-            "process"
+        raise SetupError(
+            f"the address of rank 0 is unknown, and the job has {size}",
+            hint=(
+                "set `MASTER_ADDR` to the first host and `MASTER_PORT` to a free port there, on "
+                "every process"
+            ),
         )
-        message = f"the address of rank 0 is unknown, and the job has {size}"
-        raise SetupError(message, hint=hint)
     os.environ.setdefault("MASTER_ADDR", environment.master_addr)
     os.environ.setdefault("MASTER_PORT", str(environment.master_port))
     master_store = hold_master_store({**os.environ, "RANK": str(environment.rank)})
@@ -432,9 +431,8 @@ def _gpu_is_shared(environment: Environment, store: Any, index: int) -> bool:
 
     if environment.world_size == 1:
         return False
-    gpu = getattr(torch.cuda.get_device_properties(index), "uuid", None)
-    if not gpu:
-        gpu = f"{os.environ.get('CUDA_VISIBLE_DEVICES')}/{index}"
+    number = f"{os.environ.get('CUDA_VISIBLE_DEVICES')}/{index}"
+    gpu = getattr(torch.cuda.get_device_properties(index), "uuid", None) or number
     users = store.add(f"cloudtrain/gpu/{socket.gethostname()}/{gpu}", 1)
     shared = store.add("cloudtrain/gpus_shared", int(users > 1))
     if store.add("cloudtrain/gpus_counted", 1) == environment.world_size:
@@ -451,11 +449,10 @@ def _gpu_is_shared(environment: Environment, store: Any, index: int) -> bool:
 
 def seconds_from(variable: str, default: float) -> float:
     """Return the number of seconds in an environment variable, or `default` if it is not set."""
-    text = os.environ.get(variable, "")
-    try:
-        number = float(text) if text else default
-    except ValueError:
-        number = -1.0
+    text = os.environ.get(variable) or str(default)
+    number = -1.0
+    with suppress(ValueError):
+        number = float(text)
     if number <= 0:
         raise SetupError(f"`{variable}` is `{text}`, which is not a number of seconds")
     return number
@@ -469,8 +466,7 @@ def find_store(environment: Environment, patience: float) -> Any:
     limit = timedelta(seconds=patience)
     try:
         if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
-            meeting = dist.rendezvous("env://", rank, environment.world_size, timeout=limit)
-            return next(meeting)[0]
+            return next(dist.rendezvous("env://", rank, environment.world_size, timeout=limit))[0]
         return dist.TCPStore(
             os.environ["MASTER_ADDR"],
             int(os.environ["MASTER_PORT"]),
@@ -485,11 +481,13 @@ def find_store(environment: Environment, patience: float) -> Any:
         address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         reason = "".join(str(error).strip().splitlines()[:1])
         message = f"rank {rank} cannot reach rank 0 at `{address}` within {patience:g} s: {reason}"
-        hint = (
-            "read the log of rank 0; check its address, and that its port is open between the "
-            "instances"
-        )
-        raise SetupError(message, hint=hint) from None
+        raise SetupError(
+            message,
+            hint=(
+                "read the log of rank 0; check its address, and that its port is open between the "
+                "instances"
+            ),
+        ) from None
 
 
 def meet(store: Any, environment: Environment, patience: float) -> None:

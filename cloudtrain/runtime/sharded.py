@@ -86,7 +86,10 @@ class CheckedStream(CheckedFile):
         self._checksums = BlockChecksums()
         self._beside = ThreadPoolExecutor(1)
         self._disk = ThreadPoolExecutor(1)
-        self._syncing: Future[None] | None = None
+        self._syncing: Future[None] = Future()
+        """The newest sync. The system reports an error of the disk to one sync only, so a later
+        sync of the same file would succeed; hence its result is asked for."""
+        self._syncing.set_result(None)
         self._synced = 0
 
     def _write(self, view: memoryview) -> None:
@@ -99,18 +102,11 @@ class CheckedStream(CheckedFile):
                 self._file.write(view)
             finally:
                 checking.result()  # from here on the memory is the caller's again
-        is_syncing = self._syncing is not None and not self._syncing.done()
-        if self.size - self._synced > _SYNCED_AT_ONCE and not is_syncing:
-            self._check_sync()
+        if self.size - self._synced > _SYNCED_AT_ONCE and self._syncing.done():
+            self._syncing.result()
             self._file.flush()
             self._syncing = self._disk.submit(os.fsync, self._file.fileno())
             self._synced = self.size
-
-    def _check_sync(self) -> None:
-        """Raise the error of the newest sync. The system reports an error of the disk to one sync
-        only, so a later sync of the same file would succeed."""
-        if self._syncing is not None:
-            self._syncing.result()
 
     def tell(self) -> int:
         """Return the number of bytes written."""
@@ -120,7 +116,7 @@ class CheckedStream(CheckedFile):
         """Finish writing. Return the file's length and checksums."""
         self._beside.shutdown()
         self._disk.shutdown()
-        self._check_sync()
+        self._syncing.result()
         return self._checksums.entry
 
     def __getattr__(self, name: str) -> Any:
@@ -179,10 +175,7 @@ def _without_crc() -> Iterator[None]:
     from torch import serialization
 
     before = getattr(serialization, "get_crc32_options", bool)()
-    change = getattr(serialization, "set_crc32_options", None) if before else None
-    if change is None:
-        yield
-        return
+    change = getattr(serialization, "set_crc32_options", bool)
     change(False)
     try:
         yield
@@ -240,8 +233,7 @@ def read_shards(state: dict[str, Any], folder: Path) -> None:
     try:
         dcp.load(state, storage_reader=ShardReader(folder), planner=Planner())
     except dcp.api.CheckpointException as error:
-        causes = [failure for failure, _ in error.failures.values()]
-        own_error = _error_in(causes, folder)
+        own_error = _error_in([failure for failure, _ in error.failures.values()], folder)
         if own_error is None:
             raise
         raise own_error from None
@@ -251,17 +243,15 @@ def _error_in(causes: Sequence[BaseException], folder: Path) -> Exception | None
     """Return the error to raise for the errors that torch gathered on all ranks; None if none of
     them has a reason that is known. That the checkpoint is of another model explains most, a
     forged one explains more than a torn one."""
+    found: list[Exception] = []
     for cause in causes:
         if _OTHER_MODEL.match(str(cause)):
-            message = f"the checkpoint `{folder}` is of another model: {cause}"
-            return SetupError(message, hint=OTHER_MODEL_HINT)
-    for cause in causes:
-        if isinstance(cause, SetupError):
-            return cause
-    for cause in causes:
-        if isinstance(cause, TornError):
-            return cause
-    return None
+            return SetupError(
+                f"the checkpoint `{folder}` is of another model: {cause}", hint=OTHER_MODEL_HINT
+            )
+        if isinstance(cause, (SetupError, TornError)):
+            found.append(cause)
+    return min(found, key=lambda cause: isinstance(cause, TornError), default=None)
 
 
 def _files_of(folder: Path) -> Files:
@@ -275,8 +265,7 @@ def _files_of(folder: Path) -> Files:
 
 
 def _read_metadata(folder: Path, files: Files) -> Any:
-    count = len(blocks_of(files[METADATA]).checksums)
-    blocks = [Block(METADATA, number) for number in range(count)]
+    blocks = _blocks_at(folder, files, METADATA, 0, files[METADATA]["size"])
     parts = [data for _, data in read_blocks(folder, files, blocks)]
     if any_rank(None in parts):
         raise TornError(folder)
@@ -441,12 +430,12 @@ def read_blocks(
     """
     group = instance_group()
     own = group.local_rank
+    mine = sorted(set(wanted_blocks))
     users: dict[Block, list[int]] = defaultdict(list)
-    for process, blocks in enumerate(group.gather(sorted(set(wanted_blocks)))):
+    for process, blocks in enumerate(group.gather(mine)):
         for block in blocks:
-            users[Block(*block)].append(process)
+            users[block].append(process)
     reader_of = _share_out(users)
-    mine = [block for block in sorted(users) if own in users[block]]
     to_read = deque(block for block in mine if reader_of[block] == own)
     reading: deque[Future[bytearray]] = deque()
     with ThreadPoolExecutor(2) as pool:
@@ -469,10 +458,8 @@ def _share_out(users: Mapping[Block, list[int]]) -> dict[Block, int]:
     it."""
     loads: Counter[int] = Counter()
     reader_of = {}
-    blocks = sorted(users)
-    blocks.sort(key=lambda block: len(users[block]))
-    for block in blocks:
-        reader = min(sorted(users[block]), key=loads.__getitem__)
+    for block in sorted(users, key=lambda block: (len(users[block]), block)):
+        reader = min(users[block], key=loads.__getitem__)
         loads[reader] += 1
         reader_of[block] = reader
     return reader_of
