@@ -23,8 +23,7 @@ def has_float8() -> bool:
     if torch is None:
         return False
     if torch.version.hip is not None:
-        properties = torch.cuda.get_device_properties(torch.cuda.current_device())
-        return "gfx94" in properties.gcnArchName
+        return "gfx94" in torch.cuda.get_device_properties(torch.cuda.current_device()).gcnArchName
     return bool(torch.cuda.get_device_capability() >= (8, 9))
 
 

@@ -48,11 +48,12 @@ def prepare(
         try:
             files = link_share(share, path, here.rank, here.world_size)
         except OSError as error:
-            hint = "see that the job's identity may read it; `az ml job show` prints this identity"
-            raise SetupError(f"the input `{name}` cannot be read: {error}", hint=hint) from None
-        noun = "file" if files == 1 else "files"
+            raise SetupError(
+                f"the input `{name}` cannot be read: {error}",
+                hint="see that the job's identity may read it, which `az ml job show` prints",
+            ) from None
         instance = f"instance {here.rank} of {here.world_size} (the first is 0)"
-        tell(f"{instance} has {files} {noun} of the input `{name}`")
+        tell(f"files of the input `{name}` on {instance}: {files}")
         own = re.compile(rf"{re.escape(path)}(?![\w.-])")  # not `/data2` if the path is `/data`
         text = share.replace("\\", r"\\")
         argv = [own.sub(text, word) for word in argv]
@@ -71,8 +72,9 @@ def main(arguments: Sequence[str]) -> NoReturn:
         argv, environment = prepare(arguments, os.environ, tempfile.mkdtemp(prefix="cloudtrain-"))
         program = shutil.which(argv[0])
         if program is None:
-            hint = "use an environment that has it"
-            raise SetupError(f"`{argv[0]}` is not on the PATH", hint=hint)
+            raise SetupError(
+                f"`{argv[0]}` is not on the PATH", hint="use an environment that has it"
+            )
     except SetupError as error:
         error.tell()
         raise SystemExit(1) from None
@@ -83,15 +85,16 @@ def main(arguments: Sequence[str]) -> NoReturn:
 def _parse(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     """Return a map from the names of the sharded inputs to their paths, and the script's argv."""
     if "--" not in arguments[:-1]:
-        hint = f"python -m {MODULE} --shard NAME=PATH -- PROGRAM ARGUMENTS"
-        raise SetupError("no program was given", hint=hint)
+        raise SetupError(
+            "no program was given",
+            hint=f"python -m {MODULE} --shard NAME=PATH -- PROGRAM ARGUMENTS",
+        )
     options = list(arguments)
     shards = {}
     while options[0] != "--":
-        end = options.index("--")
         name, _, path = options[1].partition("=")
         if options[0] != "--shard" or not name or not path:
-            raise SetupError(f"`{' '.join(options[:end])}` is not `--shard NAME=PATH`")
+            raise SetupError(f"`{' '.join(options[:2])}` is not `--shard NAME=PATH`")
         shards[name] = path.rstrip("/") or "/"
         del options[:2]
     return shards, options[1:]

@@ -62,24 +62,24 @@ def deepspeed_argv(arguments: Sequence[str], variables: Variables, *, gpus: int)
     options = options_of(arguments)
     environment = detect_environment(variables)
     count = environment.node_count
+    if count == 1 and not options.keys().isdisjoint(CHOICES):
+        return ["deepspeed", *arguments]
     if count == 1:
-        if any(name in options for name in CHOICES):
-            return ["deepspeed", *arguments]
         return ["deepspeed", "--num_gpus", _slots(options, variables, gpus), *arguments]
     if "--autotuning" in options:
-        message = (
-            f"DeepSpeed's autotuning needs ssh between instances, which this job of {count} "
-            "instances lacks"
+        raise SetupError(
+            f"DeepSpeed's autotuning needs ssh between the {count} instances, which they lack",
+            hint="tune on one instance (`instance_count: 1`), then train on several with the "
+            "result",
         )
-        hint = "tune on one instance (`instance_count: 1`), then train on several with the result"
-        raise SetupError(message, hint=hint)
     if environment.master_addr is None:
-        message = "the address of the first instance is unknown: `MASTER_ADDR` is not set"
-        hint = "on Azure ML the distribution is `PyTorch` with one process per instance"
-        raise SetupError(message, hint=hint)
+        raise SetupError(
+            "the address of the first instance is unknown: `MASTER_ADDR` is not set",
+            hint="on Azure ML the distribution is `PyTorch` with one process per instance",
+        )
+    hostfile = Path(tempfile.mkdtemp(prefix="cloudtrain-"), "hostfile")
     hosts = _hosts(variables, count)
     slots = _slots(options, variables, gpus)
-    hostfile = Path(tempfile.mkdtemp(prefix="cloudtrain-"), "hostfile")
     hostfile.write_text("".join(f"{host} slots={slots}\n" for host in hosts))
     return [
         "deepspeed",
@@ -102,8 +102,10 @@ def main(arguments: Sequence[str]) -> NoReturn:
         argv = deepspeed_argv(arguments, os.environ, gpus=this_machine(os.environ, "").gpus)
         program = shutil.which(argv[0])
         if program is None:
-            hint = "add `deepspeed` to the job's `requirements`, or use an environment that has it"
-            raise SetupError("`deepspeed` is not on the PATH", hint=hint)
+            raise SetupError(
+                "`deepspeed` is not on the PATH",
+                hint="add it to the job's `requirements`, or use an environment that has it",
+            )
     except SetupError as error:
         error.tell()
         raise SystemExit(1) from None
@@ -115,14 +117,13 @@ def _slots(options: Variables, variables: Variables, gpus: int) -> str:
     """Return the number of slots per instance: the number in `options`, else `gpus` (NVIDIA GPUs),
     else AZ_BATCHAI_GPU_COUNT, which counts other GPUs as well."""
     text = str(gpus) if gpus else variables.get("AZ_BATCHAI_GPU_COUNT", "")
-    given = [options[name] for name in COUNTS if name in options]
-    if given and given[0]:
-        text = given[0]
+    for name in reversed(COUNTS):
+        text = options.get(name) or text
     if text.isdecimal() and int(text):
         return text
-    hint = "give the job `processes_per_instance`, or an instance type with GPUs"
     raise SetupError(
-        "no GPU was found on this instance, so DeepSpeed can start no ranks", hint=hint
+        "no GPU was found on this instance, so DeepSpeed can start no ranks",
+        hint="give the job `processes_per_instance`, or an instance type with GPUs",
     )
 
 

@@ -405,8 +405,9 @@ def _number(variables: Variables, names: Names, default: int) -> int:
             try:
                 return int(variables[name])
             except ValueError:
-                text = f"`{name}` is `{variables[name]}`, which is not a whole number"
-                raise SetupError(text) from None
+                raise SetupError(
+                    f"`{name}` is `{variables[name]}`, which is not a whole number"
+                ) from None
     return default
 
 

@@ -114,13 +114,14 @@ class ForkLauncher:
             if not failed or self._is_stopping:
                 break
             if attempt < self._options.max_restarts:
+                rank, exit_code = failed[0]
                 tell(
-                    f"{_words(*failed[0])}; starting all ranks again ({attempt + 1} of "
-                    f"{self._options.max_restarts})"
+                    f"rank {rank} ended with exit code {exit_code}; starting all ranks again "
+                    f"({attempt + 1} of {self._options.max_restarts})"
                 )
         # the one that began it comes last, as torchrun's summary has it
         for rank, exit_code in reversed(failed):
-            tell(_words(rank, exit_code))
+            tell(f"rank {rank} ended with exit code {exit_code}")
         return 1 if failed else 0
 
     def _attempt(self, attempt: int) -> Iterator[tuple[int, int]]:
@@ -239,7 +240,7 @@ def _exit_code_of(main: types.ModuleType, path: str) -> int:
         code = compile(Path(path).read_bytes(), path, "exec", dont_inherit=True)
         exec(code, main.__dict__)
     except SystemExit as leaving:
-        if leaving.code is None or isinstance(leaving.code, int):
+        if isinstance(leaving.code, (int, type(None))):
             return (leaving.code or 0) & 0xFF
         sys.stderr.write(f"{leaving.code}\n")
         return 1
@@ -261,10 +262,6 @@ def _finish() -> None:
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):
             stream.flush()
-
-
-def _words(rank: int, exit_code: int) -> str:
-    return f"rank {rank} ended with exit code {exit_code}"
 
 
 def _preload() -> None:
@@ -291,8 +288,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     if not options.program:
         parser.error("no script to run")
     _preload()
-    exit_code = ForkLauncher(options).run()
-    os._exit(exit_code)
+    os._exit(ForkLauncher(options).run())
 
 
 if __name__ == "__main__":

@@ -165,11 +165,10 @@ def install(
             # Both look there for the password of an index that the list names, whatever other index
             # is in a variable.
             netrc = Path(scratch, "netrc")
-            lines = [
-                f"machine {host} login {unquote(user)} password {unquote(word)}\n"
-                for user, word, host in logins
-            ]
-            netrc.write_text("".join(lines), encoding="utf-8")
+            for user, word, host in logins:
+                login = f"machine {host} login {unquote(user)} password {unquote(word)}\n"
+                with netrc.open("a", encoding="utf-8") as file:
+                    file.write(login)
             environ.update(secrets)
             if logins:
                 environ["NETRC"] = str(netrc)
@@ -220,10 +219,9 @@ def _build(
 ) -> None:
     uv = _find_uv(base, environ)
     told = time.monotonic()
-    tool = "uv" if uv else "pip"
     say(
-        f"building an environment from `{file}` with {tool}, once for all runs with these "
-        "requirements"
+        f"building an environment from `{file}` with {'uv' if uv else 'pip'}, once for all runs "
+        "with these requirements"
     )
     source = home / "source"
     place = home / "env"
@@ -333,8 +331,8 @@ def _install(
         elif before and not is_free:
             stays = True
             constraints = Path(temporary, "constraints.txt")
-            lines = [f"{name}=={version}\n" for name, version in before.items()]
-            constraints.write_text("".join(lines), "utf-8")
+            lines = map("==".join, before.items())
+            constraints.write_text("\n".join(lines), "utf-8")
             argv += ["-c", str(constraints)]
         reason = _run([*argv, "-r", file], folder, environ, show)
     if reason is not None:
@@ -362,31 +360,34 @@ def _compare(before: str | None, after: str | None, expected: str | None) -> Non
     if expected is not None and (after or "").partition("+")[0] == expected.partition("+")[0]:
         return
     if before is not None and after != before:
-        hint = "pin the packages that need another torch to versions for this one"
-        raise SetupError(f"the installation replaced torch {before} by {after}", hint=hint)
+        raise SetupError(
+            f"the installation replaced torch {before} by {after}",
+            hint="pin the packages that need another torch to versions for this one",
+        )
     if expected is not None:
-        there = after or "none"
-        message = f"the requirements are for torch {expected}, and this machine has {there}"
-        hint = "take an image with that version, or lock the version of the image"
-        raise SetupError(message, hint=hint)
+        raise SetupError(
+            f"the requirements are for torch {expected}, and this machine has {after or 'none'}",
+            hint="take an image with that version, or lock the version of the image",
+        )
 
 
 def _ask(python: str, environ: Texts) -> Any:
     """Return what `_ASK` prints for the interpreter."""
     output, cause = _answer([python, "-c", _ASK], environ)
     if cause is not None:
-        hint = "name another interpreter: `--python PATH`"
-        raise SetupError(f"`{python}` failed: {cause}", hint=hint)
+        raise SetupError(
+            f"`{python}` failed: {cause}", hint="name another interpreter: `--python PATH`"
+        )
     return json.loads(output)
 
 
 def _credentials(environ: Texts) -> dict[str, str]:
     """Look up the job's secrets that are settings of an installer, such as the address of an index
     with a password. The others are not read yet, because that may need a package of the list."""
-    own = {}
-    for name, place in references(environ).items():
-        if name.startswith(("PIP_", "UV_")):
-            own[name] = place
+    own = references(environ)
+    for name in tuple(own):
+        if not name.startswith(("PIP_", "UV_")):
+            del own[name]
     return resolved({**environ, VARIABLE: json.dumps(own)})
 
 
@@ -492,8 +493,8 @@ def _stamp(file: Path, places: Sequence[str]) -> str:
         names = re.findall(_INCLUDES, texts[place])
         waiting += [place.parent / name for name in names]
     digest = hashlib.sha256("\0".join(texts.values()).encode())
-    folders = [folder for folder in map(Path, places) if folder.is_dir()]
-    times = [folder.stat().st_mtime_ns for folder in folders]
+    folders = filter(os.path.isdir, places)
+    times = [os.stat(folder).st_mtime_ns for folder in folders]
     return json.dumps([digest.hexdigest(), times])
 
 
@@ -514,8 +515,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             base = str(Path.cwd() / options.base) if os.sep in options.base else options.base
             build(Path.cwd() / options.into, options.file, base, os.environ)
-    except (SetupError, OSError) as error:
-        (error if isinstance(error, SetupError) else SetupError(str(error))).tell()
+    except SetupError as error:
+        error.tell()
+        return 1
+    except OSError as error:
+        SetupError(str(error)).tell()
         return 1
     return 0
 

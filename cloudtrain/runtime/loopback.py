@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 ADDRESS = "127.0.0.1"
@@ -64,13 +65,9 @@ def hold_master_store(variables: Mapping[str, str] = os.environ) -> Any:
     machine; under torchrun, whose agent has the store. Return None also if the port is taken, which
     torch reports later.
     """
-    if variables.get("RANK") != "0" or variables.get("MASTER_ADDR") != ADDRESS:
-        return None
-    port = variables.get("MASTER_PORT", "")
     has_agents = variables.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    if has_agents or not port.isdecimal():
+    if has_agents or variables.get("RANK") != "0" or variables.get("MASTER_ADDR") != ADDRESS:
         return None
-    try:
-        return open_store(int(port))
-    except OSError:
-        return None
+    with suppress(OSError, ValueError):
+        return open_store(int(variables.get("MASTER_PORT", "")))
+    return None

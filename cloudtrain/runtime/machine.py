@@ -23,18 +23,18 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
 from glob import glob
+from types import ModuleType
 from typing import NamedTuple
 
 from .gpus import LIBRARY, NO_GPUS, AmdGpus, NvidiaGpus, NVMLError, read_number
 
-TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
-if TYPE_CHECKING:
-    from types import ModuleType
-
 _SECTOR = 512
 """Bytes of a sector in /proc/diskstats, whatever the disk's own are."""
 
-_FAST_COUNTERS = (("counters/port_{0}_data", 4), ("hw_counters/{1}_bytes", 1))
+_FAST_COUNTERS = (
+    ("counters/port_rcv_data", "counters/port_xmit_data", 4),
+    ("hw_counters/rx_bytes", "hw_counters/tx_bytes", 1),
+)
 """Files of a port of InfiniBand and of EFA, and the bytes of their unit."""
 
 _MEMORY_FILES = (
@@ -110,7 +110,13 @@ class Machine:
         if capacity > 0 and busy >= 0:
             values["cpu"] = min(100.0, 100 * busy / capacity)
         values.update(self._measure_memory())
-        self.disks = self._measure_disks()
+        disks: dict[int, Disk] = {}
+        for folder in self._folders:
+            with suppress(OSError):
+                space = os.statvfs(folder)
+                free = float(space.f_bavail * space.f_frsize)
+                disks.setdefault(os.stat(folder).st_dev, Disk(folder, free))
+        self.disks = list(disks.values())
         if self.disks:
             values["disk_free"] = min(disk.free for disk in self.disks)
         for name, amount in change.items():
@@ -140,15 +146,10 @@ class Machine:
 
     def _count_cpu(self, now: float) -> Iterator[tuple[str, float]]:
         """Yield how long the CPUs were busy, and how long they could have been."""
-        busy = 0.0
-        capacity = 0.0
-        limits = list(self._cpu_limits())
-        if limits:
-            cpus, busy = min(limits)
-            capacity = cpus * now
-        else:
-            numbers = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ()
-            usable = {f"cpu{number}" for number in numbers}
+        cpus, busy = min(self._cpu_limits(), default=(0.0, 0.0))
+        capacity = cpus * now
+        if not cpus:
+            usable = {f"cpu{number}" for number in os.sched_getaffinity(0)}
             for line in self._lines("/proc/stat"):
                 name, *words = line.split()
                 if name in usable:
@@ -222,15 +223,6 @@ class Machine:
             for length in range(len(parts), -1, -1):
                 yield "/".join([top, *parts[:length]])
 
-    def _measure_disks(self) -> list[Disk]:
-        disks: dict[int, Disk] = {}
-        for folder in self._folders:
-            with suppress(OSError):
-                space = os.statvfs(folder)
-                free = float(space.f_bavail * space.f_frsize)
-                disks.setdefault(os.stat(folder).st_dev, Disk(folder, free))
-        return list(disks.values())
-
     def _count_disks(self, _now: float) -> Iterator[tuple[str, float]]:
         """Yield the bytes that were written. A disk made of others does not count."""
         written = 0.0
@@ -251,9 +243,9 @@ class Machine:
                 received += float(words[0])
                 sent += float(words[8])
         ports = f"{self._root}/sys/class/infiniband/*/ports/*"
-        for pattern, unit in _FAST_COUNTERS:
-            received += sum(map(read_number, glob(f"{ports}/{pattern.format('rcv', 'rx')}"))) * unit
-            sent += sum(map(read_number, glob(f"{ports}/{pattern.format('xmit', 'tx')}"))) * unit
+        for received_file, sent_file, unit in _FAST_COUNTERS:
+            received += unit * sum(map(read_number, glob(f"{ports}/{received_file}")))
+            sent += unit * sum(map(read_number, glob(f"{ports}/{sent_file}")))
         yield "network_received", received
         yield "network_sent", sent
 

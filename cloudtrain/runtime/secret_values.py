@@ -114,8 +114,10 @@ def _value(name: str, place: str, variables: Variables) -> str:
 
 def _of_variable(name: str, variables: Variables) -> str:
     if name not in variables:
-        hint = f"set it before you submit: `export {name}=...`"
-        raise SetupError(f"the variable `{name}` is not set", hint=hint)
+        raise SetupError(
+            f"the variable `{name}` is not set",
+            hint=f"set it before you submit: `export {name}=...`",
+        )
     return variables[name]
 
 
@@ -155,8 +157,7 @@ def _of_secrets_manager(where: str, variables: Variables) -> str:
 def _of_parameter_store(name: str, variables: Variables) -> str:
     hint = f"allow `ssm:GetParameter` on `{name}`, and `kms:Decrypt` on its key, to the job's role"
     words = {"Name": name, "WithDecryption": True}
-    answer = _ask_aws("ssm", "get_parameter", words, variables, hint)
-    return str(answer["Parameter"]["Value"])
+    return str(_ask_aws("ssm", "get_parameter", words, variables, hint)["Parameter"]["Value"])
 
 
 def _ask_aws(
@@ -168,8 +169,10 @@ def _ask_aws(
         # nor has this
         from botocore.exceptions import BotoCoreError, ClientError  # type: ignore[import-untyped]
     except ImportError:
-        install = "add `boto3` to the job's `environment.requirements`, or use an image that has it"
-        raise SetupError("boto3 is not installed here", hint=install) from None
+        raise SetupError(
+            "boto3 is not installed here",
+            hint="add `boto3` to the job's `environment.requirements`, or use an image that has it",
+        ) from None
     name = str(next(iter(words.values())))
     region = name.split(":")[3] if name.startswith("arn:") else None
     for variable in ("AWS_REGION", "AWS_DEFAULT_REGION", "SAGEMAKER_REGION"):
@@ -177,11 +180,7 @@ def _ask_aws(
     try:
         client = boto3.client(service, region_name=region)
         answer: Mapping[str, Any] = getattr(client, method)(**words)
-    except ClientError as error:
-        fault = error.response.get("Error", {})
-        message = f"AWS refused the request: {fault.get('Code')}: {fault.get('Message')}"
-        raise SetupError(message, hint=hint) from None
-    except BotoCoreError as error:
+    except (BotoCoreError, ClientError) as error:
         raise SetupError(f"the request to AWS failed: {error}", hint=hint) from None
     return answer
 
@@ -204,8 +203,9 @@ def _of_workspace(name: str) -> str:
     try:
         from azureml.core import Run  # type: ignore[import-not-found]  # no extra of ours has it
     except ImportError:
-        message = "azureml-core, which reads the workspace's vault, is not installed here"
-        raise SetupError(message, hint=hint) from None
+        raise SetupError(
+            "azureml-core, which reads the workspace's vault, is not installed here", hint=hint
+        ) from None
     try:
         return str(Run.get_context().get_secret(name) or "")
     except Exception as error:  # noqa: BLE001 - the package has no base class for its errors
@@ -233,8 +233,8 @@ def _identity_token(resource: str, variables: Variables) -> str:
         words[client_key] = client
     address = f"{endpoint}?{urlencode(words)}"
     hint = 'give the compute a managed identity, or set `identity = "managed"` in [azureml]'
-    answer = _get_json(address, headers, hint, "the job's managed identity", proxy=False)
-    return str(answer["access_token"])
+    who = "the job's managed identity"
+    return str(_get_json(address, headers, hint, who, proxy=False)["access_token"])
 
 
 def _get_json(
@@ -248,24 +248,22 @@ def _get_json(
     opener = build_opener() if proxy else build_opener(ProxyHandler({}))
     request = Request(address, headers=headers)
     problem = ""
-    for attempt in range(3):
+    for seconds in (0, 1, 2):
+        time.sleep(seconds)
         try:
             with opener.open(request, timeout=10) as answer:
                 body: Mapping[str, Any] = json.loads(answer.read().decode("utf-8"))
                 return body
         except HTTPError as error:
             problem = f"{who} answers {error.code} {error.reason}"
-            again = error.code == 429 or error.code >= 500
             error.close()
+            if error.code != 429 and error.code < 500:
+                break
         except OSError as error:
             problem = f"{who} cannot be reached: {getattr(error, 'reason', error)}"
-            again = True
         except ValueError:
             problem = f"the answer of {who} is not JSON"
-            again = False
-        if not again or attempt == 2:
             break
-        time.sleep(attempt + 1)
     raise SetupError(problem, hint=hint)
 
 

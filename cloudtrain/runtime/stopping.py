@@ -64,7 +64,8 @@ def leave_stops_to_the_parent(_worker: int = 0) -> None:
 def exit_preempted(step: SupportsIndex | None = None) -> NoReturn:
     """Write the marker file `preempted`, wait for all ranks, and exit with code 0. `step` is stored
     in the file. Save a checkpoint before this call."""
-    step = None if step is None else whole_step(step)
+    if step is not None:
+        step = whole_step(step)
     if detect_environment().is_main:
         name = signal.Signals(_received[0]).name if _received else None
         marker = {"step": step, "signal": name, "time": round(time.time(), 3)}

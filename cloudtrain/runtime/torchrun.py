@@ -76,7 +76,7 @@ class Rendezvous:
 
         self._round += 1
         count = self._parameters.max_nodes
-        keys = PrefixStore(_name(self._round), self._file)
+        keys = PrefixStore(f"round_{self._round}", self._file)
         store = None
         if self._rank == 0:
             store = open_store()
@@ -93,7 +93,7 @@ class Rendezvous:
 
     def num_nodes_waiting(self) -> int:
         """Return 1 if an agent has begun the next round to restart its ranks, else 0."""
-        return int(self._file.check([f"{_name(self._round + 1)}/wanted"]))
+        return int(self._file.check([f"round_{self._round + 1}/wanted"]))
 
     def is_closed(self) -> bool:
         """Return whether an agent has closed the rendezvous."""
@@ -123,10 +123,6 @@ class Rendezvous:
             time.sleep(_LOOK_EVERY)
 
 
-def _name(number: int) -> str:
-    return f"round_{number}"
-
-
 def _open_usual_store(arguments: Sequence[str]) -> Any:
     """Open and return the store of torchrun's default rendezvous. Return None if `arguments` select
     another rendezvous, an address that is not on loopback, or an agent other than the first."""
@@ -135,9 +131,9 @@ def _open_usual_store(arguments: Sequence[str]) -> Any:
     options = parse_args(list(arguments))  # type: ignore[no-untyped-call]
     if options.rdzv_backend != "static" or options.rdzv_endpoint or options.standalone:
         return None
-    if options.master_addr != ADDRESS or options.node_rank != 0:
+    if options.master_addr != ADDRESS or options.node_rank != 0 or options.master_port is None:
         return None
-    return None if options.master_port is None else open_store(options.master_port)
+    return open_store(options.master_port)
 
 
 def main(arguments: Sequence[str]) -> None:

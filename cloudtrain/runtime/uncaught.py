@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -29,16 +30,12 @@ def tell_setup_errors() -> None:
             error = SetupError(message, hint=OTHER_MODEL_HINT)
         if not isinstance(error, SetupError):
             before(kind, error, traceback)
-        elif not error.on_every_rank or _speaks():
+            return
+        local_rank = 0
+        with suppress(SetupError):  # perhaps the very one to report
+            local_rank = detect_environment().local_rank
+        # what all processes of an instance find, the first one reports
+        if local_rank == 0 or not error.on_every_rank:
             error.tell()
 
     sys.excepthook = hook
-
-
-def _speaks() -> bool:
-    """Return whether this process reports a SetupError that all processes of its instance find.
-    Only the first process of each instance does."""
-    try:
-        return detect_environment().local_rank == 0
-    except SetupError:  # perhaps the very one to report
-        return True

@@ -148,7 +148,7 @@ def test_every_file_goes_to_one_instance_and_the_script_sees_itself_as_elsewhere
     assert [first["instance"], second["instance"]] == [[0, 2], [1, 2]]
     assert first["process"] == second["process"] == [0, 1, "azureml"]
     assert "MASTER_ADDR" not in first["variables"]
-    assert "instance 1 of 2 (the first is 0) has 2 files of the input `raw`" in done[1].stderr
+    assert "files of the input `raw` on instance 1 of 2 (the first is 0): 2" in done[1].stderr
 
 
 @pytest.mark.slow

@@ -39,5 +39,4 @@ def overrides_of(arguments: Sequence[str]) -> list[str]:
 def _escaped(text: str) -> str:
     """Return the text for use between single quotes: each quote gets a backslash, and the
     backslashes directly before a quote or at the end of the text are doubled."""
-    doubled = re.sub(r"(\\+)(?='|$)", r"\1\1", text)
-    return doubled.replace("'", "\\'")
+    return re.sub(r"(\\+)(?='|$)", r"\1\1", text).replace("'", "\\'")

@@ -7,6 +7,7 @@ import os
 import re
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from cloudtrain.runtime.environment import detect_environment
@@ -29,16 +30,17 @@ class StepReports:
         """Report a step with the finite numbers among `values`. `total` is the number of the last
         step. In names, characters that a metric line does not allow are replaced."""
         self._last = time.monotonic()
+        ordered: dict[str, Any] = dict.fromkeys(("step", "epoch", "total"))
+        ordered.update(values, step=step)
+        if 0 < total < math.inf:
+            ordered["total"] = int(total)
         numbers: dict[str, int | float] = {}
-        for name, value in values.items():
+        for name, value in ordered.items():
             number = _number(value)
             if number is not None:
-                numbers[_metric_name(name)] = number
-        numbers["step"] = step
-        if 0 < total < math.inf:
-            numbers["total"] = int(total)
-        first = {name: numbers.pop(name) for name in ("step", "epoch", "total") if name in numbers}
-        report(**first, **numbers)
+                plain = re.sub(r"[^A-Za-z0-9_./-]", "_", name)
+                numbers[re.sub("^(?=[^A-Za-z_])", "_", plain)] = number
+        report(**numbers)
 
     def tick(self, step: int, total: float, values: Mapping[str, Any]) -> None:
         """Report the step if nothing was reported for a while. In a rehearsal run that pauses at a
@@ -56,8 +58,9 @@ def require_all_processes(count: int, hint: str) -> None:
     """
     world_size = detect_environment().world_size
     if count < world_size:
-        message = f"the trainer uses {count} of the {world_size} processes of this job"
-        raise SetupError(message, hint=hint)
+        raise SetupError(
+            f"the trainer uses {count} of the {world_size} processes of this job", hint=hint
+        )
 
 
 def spare_workers(loaders: Iterable[Any]) -> None:
@@ -81,17 +84,10 @@ class _BothInits:
             self._own(worker)
 
 
-def _metric_name(name: str) -> str:
-    plain = re.sub(r"[^A-Za-z0-9_./-]", "_", name)
-    return plain if re.match("[A-Za-z_]", plain) else f"_{plain}"
-
-
 def _number(value: Any) -> int | float | None:
     item = getattr(value, "item", None)
     if callable(item):
-        try:
+        with suppress(RuntimeError, ValueError):  # a tensor of several numbers
             value = item()
-        except (RuntimeError, ValueError):  # a tensor of several numbers
-            return None
     is_number = isinstance(value, (int, float)) and math.isfinite(value)
     return value if is_number else None

@@ -81,7 +81,7 @@ def test_each_instance_cleans_its_share_and_the_next_job_reads_it_all(
     said = {
         line.rank: line.text for line in run.logs() if line.text.startswith("cloudtrain: instance")
     }
-    assert said[1] == "cloudtrain: instance 1 of 2 (the first is 0) has 1 file of the input `raw`"
+    assert said[1] == "cloudtrain: files of the input `raw` on instance 1 of 2 (the first is 0): 1"
     assert list(run.written) == ["outputs/clean", "outputs/summaries"]
 
     use = ct.TrainingJob(
