@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from cloudtrain.errors import UsageError, did_you_mean
@@ -224,10 +224,8 @@ def _rises(steps: Sequence[float]) -> bool:
 def _is_logarithmic(curves: Sequence[Curve], scale: str | None) -> bool:
     if scale is not None:
         return scale == "log"
-    values: list[float] = []
-    for curve in curves:
-        values += [value for value in curve.column.value if abs(value) <= _LARGEST]
-    return wants_logarithm(values)
+    values = chain.from_iterable(curve.column.value for curve in curves)
+    return wants_logarithm([value for value in values if abs(value) <= _LARGEST])
 
 
 def _line(
@@ -236,18 +234,14 @@ def _line(
     """Return a line of the values that can be drawn. The others are NaN."""
     least = 1 / _LARGEST if is_logarithmic else -_LARGEST
     drawn = [value if least < value < _LARGEST else math.nan for value in values]
-    raw: Sequence[float] = ()
+    kept = thin(drawn)
+    raw: list[float] = []
     if smooth:
-        raw = drawn
-        drawn = list(_smoothed(raw, smooth))
+        raw = [drawn[at] for at in kept]
+        drawn = list(_smoothed(drawn, smooth))
+    y = [drawn[at] for at in kept]
     lost = sum(map(math.isnan, drawn))
-    line = Line("", xs, drawn, raw=raw, lost=lost)
-    kept = thin(raw or drawn)
-    return line._replace(
-        x=[xs[at] for at in kept],
-        y=[drawn[at] for at in kept],
-        raw=[raw[at] for at in kept if raw],
-    )
+    return Line("", [xs[at] for at in kept], y, raw=raw, lost=lost)
 
 
 def _smoothed(values: Sequence[float], weight: float) -> Iterator[float]:

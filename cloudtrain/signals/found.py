@@ -17,8 +17,13 @@ from cloudtrain.runtime.metrics_file import MetricWriter
 from cloudtrain.signals.lines import RECOGNISED, RECOGNISED_PROGRESS, place_of
 from cloudtrain.signals.log import LogBatch
 from cloudtrain.signals.progress import LinePosition
-from cloudtrain.signals.readers import event_files, lightning_csv, wandb_files
-from cloudtrain.signals.readers.fields import Scalar
+from cloudtrain.signals.readers import (
+    CsvPosition,
+    Scalar,
+    read_events,
+    read_lightning,
+    read_wandb,
+)
 from cloudtrain.signals.recognise import Recogniser
 
 
@@ -32,9 +37,9 @@ class _Format(NamedTuple):
 
 
 _FORMATS = (
-    _Format("tensorboard", "*tfevents*", event_files.read, 0),
-    _Format("lightning", "metrics.csv", lightning_csv.read, lightning_csv.Position()),
-    _Format("wandb", "*.wandb", wandb_files.read, 0),
+    _Format("tensorboard", "*tfevents*", read_events, 0),
+    _Format("lightning", "metrics.csv", read_lightning, CsvPosition()),
+    _Format("wandb", "*.wandb", read_wandb, 0),
 )
 
 _WRITTEN = tuple(f"{form.source}." for form in _FORMATS)

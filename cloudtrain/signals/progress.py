@@ -42,31 +42,31 @@ class TrainingPace:
         """Take values that were reported at `moment`."""
         self.latest |= values
         unit, at, _ = self._position()
-        before = self._reports[-1][1] if self._reports else -math.inf
-        if unit != self._unit or (at is not None and at < before):
-            self._reports.clear()  # the ranks were started again
-            before = -math.inf
+        if unit != self._unit:
+            self._reports.clear()
         self._unit = unit
-        if at is not None and at > before:
+        if at is None:
+            return
+        if self._reports and at < self._reports[-1][1]:
+            self._reports.clear()  # the ranks were started again
+        if not self._reports or at > self._reports[-1][1]:
             self._reports.append((moment, at))
 
     def _position(self) -> tuple[str, float | None, float | None]:
         """Return what is counted, how far the training is, and the end. What the script says counts
         more than the job's hyperparameters, and a bar less."""
         value = self.latest.get
-        step = value("step")
-        epoch = value("epoch")
         positions = (
-            ("epoch", epoch, value("epochs")),
-            ("step", step, value("total")),
-            ("step", step, self._steps),
-            ("epoch", epoch, self._epochs),
+            ("epoch", value("epoch"), value("epochs")),
+            ("step", value("step"), value("total")),
+            ("step", value("step"), self._steps),
+            ("epoch", value("epoch"), self._epochs),
             ("step", value("bar"), value("bar_total")),
         )
         for position in positions:
             if position[1] is not None and position[2]:
                 return position
-        return "step", step, None
+        return "step", value("step"), None
 
     @property
     def per_second(self) -> float | None:
@@ -84,18 +84,19 @@ class TrainingPace:
         unit, at, end = self._position()
         if at is None or not end:
             return None
-        left = self.latest.get("seconds_left") if unit == "step" else None
+        left = None
         pace = self.per_second
-        if left is None and pace:
+        if pace:
             left = (end - at) / pace
+        if unit == "step":
+            left = self.latest.get("seconds_left", left)
         return TrainingProgress(unit, at, end, left if at < end else None)
 
 
 def _limit(hyperparameters: Mapping[str, Any], names: tuple[str, ...]) -> float | None:
     """Return the first of these hyperparameters that is a positive number."""
     for name, value in hyperparameters.items():
-        is_number = type(value) in (int, float)
-        if name.replace("-", "_") in names and is_number and value > 0:
+        if name.replace("-", "_") in names and type(value) in (int, float) and value > 0:
             return float(value)
     return None
 
@@ -137,27 +138,23 @@ class LinePosition:
 
         step = progress.get("step")
         total = progress.get("total")
-        has_total = step is not None and bool(total)
         if "epoch" in progress:
-            share = progress["step"] / progress["total"] if has_total else 0.0
-            values = {"epoch": self._finished_epochs(progress["epoch"], share)}
+            epoch = progress["epoch"]
+            if self._first_epoch is None:
+                self._first_epoch = epoch
+            # a Trainer writes fractions of the whole
+            self._has_fractions = self._has_fractions or epoch != int(epoch)
+            if not self._has_fractions:
+                # scripts count from 0 or from 1, and steps tell how much of the epoch is finished
+                epoch -= min(1.0, self._first_epoch)
+                if step is not None and total:
+                    epoch += step / total
+            values = {"epoch": epoch}
             if "epochs" in progress:
                 values["epochs"] = progress["epochs"]
             return values
-        if not has_total:
+        if step is None or not total:
             return {}
         if has_values:
-            return {"step": progress["step"], "total": progress["total"]}
-        return {"bar": progress["step"], "bar_total": progress["total"]}
-
-    def _finished_epochs(self, epoch: float, share: float) -> float:
-        """Return how many epochs are finished, of which `share` is the finished part of the present
-        one. Scripts count them from 0 or from 1. A Trainer writes fractions of the whole, which
-        hold the share already."""
-        if self._first_epoch is None:
-            self._first_epoch = epoch
-        if epoch != int(epoch):
-            self._has_fractions = True
-        if self._has_fractions:
-            return epoch
-        return epoch - min(1.0, self._first_epoch) + share
+            return {"step": step, "total": total}
+        return {"bar": step, "bar_total": total}

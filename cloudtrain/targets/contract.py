@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from cloudtrain.rules.engine import Reading
     from cloudtrain.runtime.hangs.verdict import Look
     from cloudtrain.signals.log import Log, LogBatch
-    from cloudtrain.signals.readers.fields import Scalar
+    from cloudtrain.signals.readers import Scalar
     from cloudtrain.targets.adoption import Adopter, BatchSettings, Original
     from cloudtrain.targets.inside import ExecRequest, Session
     from cloudtrain.targets.settings import TargetSettings

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cloudtrain.signals.readers import event_files, lightning_csv, wandb_files
-from cloudtrain.signals.readers.fields import Scalar
+from cloudtrain.signals.readers import BLOCK, Scalar, read_events, read_lightning, read_wandb
 
 RECORDED = Path(__file__).parent / "recorded"
 OLD = RECORDED / "events.out.tfevents.1.old"
@@ -19,9 +18,9 @@ NEW = RECORDED / "events.out.tfevents.2.new"
 WANDB = RECORDED / "run-1.wandb"
 Reader = Callable[[Path, int], tuple[list[Scalar], int]]
 FILES: list[tuple[Path, Reader]] = [
-    (OLD, event_files.read),
-    (NEW, event_files.read),
-    (WANDB, wandb_files.read),
+    (OLD, read_events),
+    (NEW, read_events),
+    (WANDB, read_wandb),
 ]
 
 
@@ -32,9 +31,9 @@ def curve(scalars: list[Scalar], name: str) -> list[tuple[float | None, float]]:
 @pytest.mark.parametrize(
     ("file", "read", "name", "others"),
     [
-        (OLD, event_files.read, "train/loss", {"val/acc"}),
-        (NEW, event_files.read, "train/loss", {"nan"}),
-        (WANDB, wandb_files.read, "loss", {"acc", "train/f1"}),
+        (OLD, read_events, "train/loss", {"val/acc"}),
+        (NEW, read_events, "train/loss", {"nan"}),
+        (WANDB, read_wandb, "loss", {"acc", "train/f1"}),
     ],
 )
 def test_scalars_are_those_that_the_library_wrote(
@@ -49,7 +48,7 @@ def test_scalars_are_those_that_the_library_wrote(
 
 
 def test_a_value_that_is_not_a_number_stays_one() -> None:
-    (found,) = curve(event_files.read(NEW)[0], "nan")
+    (found,) = curve(read_events(NEW)[0], "nan")
     assert math.isnan(found[1])
 
 
@@ -91,7 +90,7 @@ def test_no_damage_invents_a_value(data: st.DataObject, tmp_path: Path) -> None:
 def test_what_follows_damage_is_read(file: Path, read: Reader, tmp_path: Path) -> None:
     """One changed byte costs at most the values up to the next record or block."""
     content = file.read_bytes()
-    doubled = content + bytes(wandb_files.BLOCK - len(content)) if read is wandb_files.read else b""
+    doubled = content + bytes(BLOCK - len(content)) if read is read_wandb else b""
     damaged = tmp_path / file.name
     if doubled:
         # The second block holds the same chunks again, behind a first block that is broken.
@@ -103,7 +102,7 @@ def test_what_follows_damage_is_read(file: Path, read: Reader, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("content", [b"", b"x", b":W&B", b"\0" * 100, b"a,b\n1,2", b"\xff" * 9000])
-@pytest.mark.parametrize("read", [event_files.read, wandb_files.read])
+@pytest.mark.parametrize("read", [read_events, read_wandb])
 def test_other_files_hold_nothing(read: Reader, content: bytes, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_bytes(content)
@@ -113,19 +112,19 @@ def test_other_files_hold_nothing(read: Reader, content: bytes, tmp_path: Path) 
 def test_lightning_rewrites_its_file_for_a_new_name(tmp_path: Path) -> None:
     file = tmp_path / "metrics.csv"
     file.write_text("epoch,step,train_loss\n0,9,1.5\n0,19,1.25\n0,2")
-    scalars, position = lightning_csv.read(file)
+    scalars, position = read_lightning(file)
     assert curve(scalars, "train_loss") == [(9, 1.5), (19, 1.25)]
     assert curve(scalars, "epoch") == [(9, 0), (19, 0)]
 
     file.write_text("epoch,step,train_loss\n0,9,1.5\n0,19,1.25\n0,29,1.0\n")
-    scalars, position = lightning_csv.read(file, position)
+    scalars, position = read_lightning(file, position)
     assert curve(scalars, "train_loss") == [(29, 1)]
 
     file.write_text("epoch,step,train_loss,val_loss\n0,9,1.5,\n0,19,1.25,\n0,29,1.0,\n0,29,,0.75\n")
-    scalars, position = lightning_csv.read(file, position)
+    scalars, position = read_lightning(file, position)
     assert curve(scalars, "val_loss") == [(29, 0.75)]
     assert not curve(scalars, "train_loss")
-    assert lightning_csv.read(file, position) == ([], position)
+    assert read_lightning(file, position) == ([], position)
 
 
 @given(content=st.binary(max_size=60), more=st.binary(max_size=60))
@@ -135,7 +134,7 @@ def test_lightning_rewrites_its_file_for_a_new_name(tmp_path: Path) -> None:
 def test_no_csv_breaks_its_reader(content: bytes, more: bytes, tmp_path: Path) -> None:
     file = tmp_path / "metrics.csv"
     file.write_bytes(b"epoch,step,loss\n1,2,0.5\n" + content)
-    scalars, position = lightning_csv.read(file)
+    scalars, position = read_lightning(file)
     assert scalars[:2] == [Scalar("epoch", 2, None, 1), Scalar("loss", 2, None, 0.5)]
     file.write_bytes(more)
-    lightning_csv.read(file, position)
+    read_lightning(file, position)

@@ -8,7 +8,7 @@ from typing import Any
 
 from cloudtrain.documents import JsonMapping, JsonObject
 from cloudtrain.rules.engine import value_at
-from cloudtrain.signals.readers.fields import Scalar
+from cloudtrain.signals.readers import Scalar
 from cloudtrain.targets.azureml.service.client import Client
 from cloudtrain.targets.contract import OwnMetrics
 

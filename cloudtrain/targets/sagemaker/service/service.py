@@ -28,7 +28,7 @@ from cloudtrain.machines.table import InstanceType, hourly, over
 from cloudtrain.plans.plan import Finding, Plan, Upload
 from cloudtrain.plans.progress import ListedRun, LogLine, OnStatus, RunStatus, Transition
 from cloudtrain.plans.states import RunRef, RunState
-from cloudtrain.signals.readers.fields import Scalar
+from cloudtrain.signals.readers import Scalar
 from cloudtrain.targets.capacity import read_words
 from cloudtrain.targets.common.services import (
     Denied,
