@@ -222,9 +222,8 @@ class Launcher:
 
     def has_started(self, variables: Variables) -> bool:
         """Return whether this launcher started the process that has these environment variables."""
-        if self.rank not in variables or not self.is_task(variables):
-            return False
-        return any(name in variables for name in self.world_size)
+        has_size = not variables.keys().isdisjoint(self.world_size)
+        return has_size and self.rank in variables and self.is_task(variables)
 
 
 def _is_torchrun(variables: Variables) -> bool:
@@ -299,7 +298,7 @@ def detect_environment(variables: Variables | None = None) -> Environment:
 
 def _platform_of(variables: Variables) -> str:
     for name, marks in PLATFORMS:
-        if any(mark in variables for mark in marks):
+        if not variables.keys().isdisjoint(marks):
             return name
     return "local"
 
@@ -349,9 +348,7 @@ def _local_world_size(
     node_rank = _number(variables, launcher.node_rank, 0)
     if node_rank > 0:  # the ranks below this instance's first one fill the instances before it
         return max(1, (rank - local_rank) // node_rank)
-    if any(name in variables for name in launcher.local_rank):
-        return world_size
-    return 1
+    return 1 if variables.keys().isdisjoint(launcher.local_rank) else world_size
 
 
 def _of_instance(variables: Variables, platform: str) -> Environment:
@@ -372,7 +369,7 @@ def _of_tensorflow(variables: Variables, platform: str) -> Environment | None:
     if config is None or not config["cluster"]:
         return None
     role = str(config["task"].get("type", "worker"))
-    index = int(config["task"].get("index", 0))
+    index = config["task"].get("index", 0)
     hosts: dict[tuple[str, int], str] = {}  # of the tasks, in the order of ranks
     for kind in ("chief", "worker", "ps", "evaluator"):
         for number, address in enumerate(config["cluster"].get(kind, ())):
@@ -393,7 +390,7 @@ def _of_tensorflow(variables: Variables, platform: str) -> Environment | None:
         local_rank=neighbours.index(own) if own in neighbours else 0,
         local_world_size=max(1, len(neighbours)),
         node_rank=names.index(hosts[own]),
-        node_count=len([name for name in names if name]),
+        node_count=len(list(filter(None, names))),
         master_addr=hosts[trainers[0]] if trainers else None,
         role=role,
     )

@@ -31,13 +31,11 @@ def hold_at(step: float) -> Iterator[None]:
     reads the line.
     """
     text = os.environ.get(VARIABLE, "")
-    if not text.isdecimal() or step < int(text):
+    handles_signals = threading.current_thread() is threading.main_thread()
+    if not handles_signals or not text.isdecimal() or step < int(text):
         yield
         return
     del os.environ[VARIABLE]
-    if threading.current_thread() is not threading.main_thread():  # which handles signals
-        yield
-        return
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     before = signal.set_wakeup_fd(writer)

@@ -69,7 +69,9 @@ def arguments(
     tell_setup_errors()
     if argv is None:
         argv = sys.argv[1:]
-    if _asks_for_help(defaults, argv):
+    last = "".join(argv[-1:])
+    # `-h 3` is the hyperparameter `h`, and so is `-h` if the script declares `h`
+    if last in ("-h", "--help") and last.lstrip("-") not in _declarations(defaults):
         _print_help(defaults)
         raise SystemExit(0)
     try:
@@ -221,14 +223,6 @@ def _nearest(name: str, declared: Mapping[str, Any]) -> str:
 
     near = get_close_matches(name, list(declared), n=1, cutoff=0.75)
     return f" (did you mean `--{near[0]}`?)" if near else ""
-
-
-def _asks_for_help(defaults: Any, argv: Sequence[str]) -> bool:
-    """Return whether the last argument is `-h` or `--help`. `-h 3` is the hyperparameter `h`, and
-    so is `-h` if the script declares `h`."""
-    if not argv or argv[-1] not in ("-h", "--help"):
-        return False
-    return argv[-1].lstrip("-") not in _declarations(defaults)
 
 
 def _print_help(defaults: Any) -> None:

@@ -18,13 +18,14 @@ import signal
 import sys
 import tempfile
 from contextlib import suppress
+from glob import escape, glob
 from typing import IO, Any, NamedTuple
 
 from .environment import decimal_in, detect_environment, own_host
 from .errors import SetupError
 from .metrics_file import metrics_folder
 from .pace import keep
-from .proc import boot_id, read_proc, start_of
+from .proc import boot_id, read_proc, start_of, stat_fields, state_of
 
 FOLDER = "ranks"
 """The folder inside a run's folder."""
@@ -87,9 +88,10 @@ class RegisteredRank(NamedTuple):
         return bool(self.start) and self.boot == boot_id() and self.start == start_of(self.pid)
 
     def can_dump(self) -> bool:
-        """Return whether the two signals make the process write its stack. They kill a process that
-        has replaced its program since, which has the same id and start."""
-        if self.signal is None or not self.is_alive:
+        """Return whether the two signals make the process write its stack now, and not when it is
+        continued. They kill a process that has replaced its program since, which has the same id
+        and start."""
+        if self.signal is None or not self.is_alive or state_of(stat_fields(self.pid)) == "T":
             return False
         return _caught_signals(self.pid) >> (self.signal - 1) & 0b11 == 0b11
 
@@ -97,22 +99,15 @@ class RegisteredRank(NamedTuple):
 def read_ranks(run: str | os.PathLike[str]) -> list[RegisteredRank]:
     """Return the ranks that have registered in a run's folder, in their order, whether they are
     alive or not."""
-    folder = os.path.join(run, FOLDER)
-    try:
-        names = os.listdir(folder)
-    except OSError:
-        return []
-    files = [f"{folder}/{name}" for name in names if name.endswith(".json")]
+    files = glob(f"{escape(os.fspath(run))}/{FOLDER}/*.json")
     return sorted(filter(None, map(_read, files)), key=lambda rank: rank.rank)
 
 
 def _read(path: str) -> RegisteredRank | None:
     """Return the rank of a file; None if it is gone, or nothing that this module wrote."""
-    try:
-        with open(path, "rb") as file:
-            return RegisteredRank(**json.load(file))
-    except (OSError, ValueError, TypeError):
-        return None
+    with suppress(OSError, ValueError, TypeError), open(path, "rb") as file:
+        return RegisteredRank(**json.load(file))
+    return None
 
 
 def ranks_folder() -> str | None:

@@ -14,15 +14,12 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
 from cloudtrain.runtime.proc import child_pids, stat_fields, state_of
 from cloudtrain.runtime.ranks import END, WRITER, RegisteredRank
-
-TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 
 class Frame(NamedTuple):
@@ -98,7 +95,7 @@ def read_stacks(
     stacks: dict[int, list[Frame] | None] = dict.fromkeys(pids)
     waiting = [rank for rank in registered if pids.get(rank.rank) == rank.pid]
     for after_first in (0, 1):
-        asked = [_Asked(rank, after_first) for rank in waiting if _can_answer(rank)]
+        asked = [_Asked(rank, after_first) for rank in waiting if rank.can_dump()]
         deadline = time.monotonic() + _ANSWER
         for one in asked:
             stacks[one.rank] = one.wait(deadline)
@@ -109,11 +106,6 @@ def read_stacks(
         if stacks[number] is None and py_spy is not None:
             stacks[number] = _ask_py_spy(py_spy, pid)
     return stacks
-
-
-def _can_answer(rank: RegisteredRank) -> bool:
-    """Return whether the rank would write its stack now, and not when it is continued."""
-    return rank.can_dump() and state_of(stat_fields(rank.pid)) != "T"
 
 
 class _Asked:
@@ -153,12 +145,10 @@ class _Asked:
 
     def _read(self) -> bytes:
         """Return what was written after the signal."""
-        try:
-            with open(self._path, "rb") as file:
-                file.seek(self._start)
-                return file.read()
-        except OSError:
-            return b""
+        with suppress(OSError), open(self._path, "rb") as file:
+            file.seek(self._start)
+            return file.read()
+        return b""
 
 
 def _ask_py_spy(program: str, pid: int) -> list[Frame] | None:

@@ -16,6 +16,7 @@ import json
 import linecache
 import math
 import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from cloudtrain.runtime.hangs.stacks import ENDED, Frame, read_stacks, usage_of
@@ -24,10 +25,6 @@ from cloudtrain.runtime.metrics_file import FOLDER as METRICS
 from cloudtrain.runtime.notices import end_left
 from cloudtrain.runtime.pace import FLOOR, Quiet, StepPace
 from cloudtrain.runtime.ranks import FOLDER, RegisteredRank, read_ranks, replace_json
-
-TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
 
 EVERY = 5.0
 """Seconds between two calls of `tick`."""
@@ -190,13 +187,14 @@ class HangWatch:
             own = {"time": time.time(), "looks": looks}
             replace_json(f"{self._folder}/seen.{self._host}.json", own)
         time.sleep(_OTHERS)
-        found = list(looks)
-        for host in sorted({rank.host for rank in others}):
-            seen = _find(f"{self._folder}/seen.{host}.json")
-            for rank in others:
-                if rank.host == host:
-                    found.append(seen.get(rank.rank, Look(rank.rank, None, state=None, host=host)))
-        return sorted(found, key=lambda look: look.rank)
+        found = {}
+        for rank in others:
+            found[rank.rank] = Look(rank.rank, None, state=None, host=rank.host)
+        for host in {rank.host for rank in others}:
+            found.update(_find(f"{self._folder}/seen.{host}.json"))
+        for look in looks:
+            found[look.rank] = look
+        return sorted(found.values(), key=lambda look: look.rank)
 
     def _speaks(self, looks: Sequence[Look]) -> bool:
         """Return whether this machine has the lowest rank among those that answer."""

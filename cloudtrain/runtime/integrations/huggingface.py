@@ -106,8 +106,7 @@ class HuggingFaceCallback(TrainerCallback):  # type: ignore[misc]
             (folder / MANIFEST).unlink(missing_ok=True)
             files = entries(folder, file_names(folder))
             manifest = {"version": 1, "step": state.global_step, "files": files}
-            text = json.dumps(manifest, indent=1) + "\n"
-            write_file(folder / MANIFEST, text.encode())
+            write_file(folder / MANIFEST, json.dumps(manifest, indent=1).encode() + b"\n")
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Exit if the training was stopped. Otherwise set the output folder to `model_dir()`, where

@@ -107,12 +107,11 @@ class _Hooks:
         """Report metrics as often as Lightning logs. If a stop was requested, save and exit."""
         step = trainer.global_step
         total = trainer.estimated_stepping_batches
+        values = {"epoch": trainer.current_epoch}
         if step % max(1, trainer.log_every_n_steps) == 0:
-            self._reports.log(
-                step, total, {**trainer.callback_metrics, "epoch": trainer.current_epoch}
-            )
+            self._reports.log(step, total, {**trainer.callback_metrics, **values})
         else:
-            self._reports.tick(step, total, {"epoch": trainer.current_epoch})
+            self._reports.tick(step, total, values)
         if should_stop() and step < total:
             self._save(trainer)
             exit_preempted(step)
@@ -128,10 +127,9 @@ class _Hooks:
         self._save(trainer)
 
     def _save(self, trainer: Any) -> None:
-        def write(folder: Path) -> None:
-            trainer.save_checkpoint(folder / _FILE)
-
-        self.checkpoints.save_sharded(write, trainer.global_step)
+        self.checkpoints.save_sharded(
+            lambda folder: trainer.save_checkpoint(folder / _FILE), trainer.global_step
+        )
 
     def _skip_batches(self, trainer: Any, loaders: Any, count: int) -> None:
         """Draw the order of the interrupted epoch again, and skip the batches that were already
@@ -142,11 +140,8 @@ class _Hooks:
         fetcher = trainer.fit_loop._data_fetcher
         restore_random_states(self._epoch_began)
         for loader in loaders:
-            for sampler in (
-                getattr(loader, "sampler", None),
-                getattr(loader, "batch_sampler", None),
-            ):
-                set_epoch = getattr(sampler, "set_epoch", None)
+            for name in ("sampler", "batch_sampler"):
+                set_epoch = getattr(getattr(loader, name, None), "set_epoch", None)
                 if set_epoch is not None:
                     set_epoch(trainer.fit_loop.epoch_progress.current.processed)
         iter(fetcher)

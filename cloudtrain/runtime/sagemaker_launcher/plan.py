@@ -254,9 +254,8 @@ class _HostSetup:
 
     def direct(self) -> tuple[str, ...]:
         """Return the argv that starts the script without a launcher."""
-        if self.is_python:
-            return (self.python, *self.program())
-        return tuple(self.program())
+        interpreter = [self.python] if self.is_python else []
+        return (*interpreter, *self.program())
 
     @property
     def signal(self) -> str:
@@ -490,13 +489,12 @@ def _defaults(setup: _HostSetup) -> dict[str, str]:
     if len(setup.hosts) > 1:
         defaults["GLOO_SOCKET_IFNAME"] = interface
     variables = setup.machine.variables
-    is_set = any(name in variables for name in _RANK_OUTPUT)
-    if setup.launch.launcher == "torchrun" and not is_set:
+    is_free = variables.keys().isdisjoint(_RANK_OUTPUT)
+    if setup.launch.launcher == "torchrun" and is_free:
         defaults.update(PET_TEE="3", PET_LOG_DIR=f"{setup.root}/logs")
     if setup.machine.efa:
         defaults["FI_PROVIDER"] = "efa"
-        instance_type = str(resource.get("current_instance_type", ""))
-        family = instance_type.partition(".")[2].partition(".")[0]
-        if family in RDMA_FAMILIES:
+        words = str(resource.get("current_instance_type", "")).split(".")
+        if not RDMA_FAMILIES.isdisjoint(words):
             defaults.update(FI_EFA_USE_DEVICE_RDMA="1", RDMAV_FORK_SAFE="1")
     return {name: value for name, value in defaults.items() if name not in variables}

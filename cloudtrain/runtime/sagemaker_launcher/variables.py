@@ -18,18 +18,20 @@ HOMOGENEOUS = "homogeneousCluster"
 """SageMaker's name for the only group of a cluster whose instances all have one type."""
 
 
-RDMA_FAMILIES = (
-    "p4d",
-    "p4de",
-    "p5",
-    "p5e",
-    "p5en",
-    "p6-b200",
-    "p6-b300",
-    "p6e-gb200",
-    "trn1",
-    "trn1n",
-    "trn2",
+RDMA_FAMILIES = frozenset(
+    {
+        "p4d",
+        "p4de",
+        "p5",
+        "p5e",
+        "p5en",
+        "p6-b200",
+        "p6-b300",
+        "p6e-gb200",
+        "trn1",
+        "trn1n",
+        "trn2",
+    }
 )
 """Instance families whose EFA reads and writes device memory. sagemaker-training 5.1.4 lacks p5en,
 p6-b*, trn1n and trn2."""
