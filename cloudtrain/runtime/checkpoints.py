@@ -129,28 +129,26 @@ class Checkpoints:
         written, as `sharded.write_shards` does. The ranks divide all other files among themselves
         and read each one once to compute its checksums.
         """
-        with self._writing():
-            return self._save_sharded(write, whole_step(step))
-
-    def _save_sharded(self, write: OnFolder, step: int) -> Path | None:
+        step = whole_step(step)
         environment = detect_environment()
         aside = self.directory / f"{ASIDE}{step}"
-        if environment.is_main:
-            self._make_aside(step)
-        wait_for_all()
+        with self._writing():
+            if environment.is_main:
+                self._make_aside(step)
+            wait_for_all()
 
-        written = write(aside)
-        own = dict(written) if isinstance(written, dict) else {}
-        checked = chain.from_iterable(from_every(list(own)))
-        rest = sorted(set(file_names(aside)).difference(checked))
-        own.update(entries(aside, rest[environment.rank :: environment.world_size]))
-        files = {}
-        for part in from_every(own):
-            files.update(part)
+            written = write(aside)
+            own = dict(written) if isinstance(written, dict) else {}
+            checked = chain.from_iterable(from_every(list(own)))
+            rest = sorted(set(file_names(aside)).difference(checked))
+            own.update(entries(aside, rest[environment.rank :: environment.world_size]))
+            files = {}
+            for part in from_every(own):
+                files.update(part)
 
-        path = self._publish(aside, step, files) if environment.is_main else None
-        wait_for_all()
-        return path
+            path = self._publish(aside, step, files) if environment.is_main else None
+            wait_for_all()
+            return path
 
     def latest(self) -> Saved | None:
         """Return the newest whole checkpoint that this process sees, or None if there is none. Torn

@@ -78,7 +78,10 @@ def deepspeed_argv(arguments: Sequence[str], variables: Variables, *, gpus: int)
             hint="on Azure ML the distribution is `PyTorch` with one process per instance",
         )
     hostfile = Path(tempfile.mkdtemp(prefix="cloudtrain-"), "hostfile")
-    hosts = _hosts(variables, count)
+    hosts = list(filter(None, variables.get("AZ_BATCH_HOST_LIST", "").split(",")))
+    if len(set(hosts)) != count:
+        # without ssh, DeepSpeed only counts the names
+        hosts = [f"instance-{number}" for number in range(count)]
     slots = _slots(options, variables, gpus)
     hostfile.write_text("".join(f"{host} slots={slots}\n" for host in hosts))
     return [
@@ -125,16 +128,6 @@ def _slots(options: Variables, variables: Variables, gpus: int) -> str:
         "no GPU was found on this instance, so DeepSpeed can start no ranks",
         hint="give the job `processes_per_instance`, or an instance type with GPUs",
     )
-
-
-def _hosts(variables: Variables, count: int) -> list[str]:
-    """Return `count` different names for the instances: the names in AZ_BATCH_HOST_LIST, or
-    invented names if the list has another number of names. Without ssh, DeepSpeed only counts the
-    names."""
-    hosts = list(filter(None, variables.get("AZ_BATCH_HOST_LIST", "").split(",")))
-    if len(set(hosts)) == count:
-        return hosts
-    return [f"instance-{number}" for number in range(count)]
 
 
 if __name__ == "__main__":

@@ -146,8 +146,3 @@ class Quiet:
     def is_long(self) -> bool:
         """Whether somebody should look."""
         return self.seconds > self.limit
-
-    @property
-    def is_half_over(self) -> bool:
-        """Whether half of the process group's timeout has passed."""
-        return self.seconds > self.timeout / 2

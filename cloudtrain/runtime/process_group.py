@@ -69,11 +69,9 @@ def _problem(backend: str, *, gpus: int, folded: bool) -> str | None:
             return "this process sees no GPU"
         if folded:
             return "several processes share one GPU"
-    if "nccl" in backend and not dist.is_nccl_available():
-        return "this PyTorch is built without nccl"
     if backend == "smddp":
         return _smddp_problem()
-    for name in ("mpi", "ucc"):
+    for name in ("nccl", "mpi", "ucc"):
         is_available = getattr(dist, f"is_{name}_available", bool)
         if name in backend and not is_available():
             return f"this PyTorch is built without {name}"
@@ -404,9 +402,9 @@ def _fresh_store(environment: Environment, timeout: timedelta, patience: float) 
     if environment.world_size == 1:
         return dist.HashStore()
     if environment.master_addr is None:
-        size = f"{environment.world_size} processes on {environment.node_count} instances"
         raise SetupError(
-            f"the address of rank 0 is unknown, and the job has {size}",
+            f"the address of rank 0 is unknown, and the job has {environment.world_size} processes "
+            f"on {environment.node_count} instances",
             hint=(
                 "set `MASTER_ADDR` to the first host and `MASTER_PORT` to a free port there, on "
                 "every process"

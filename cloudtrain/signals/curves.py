@@ -77,10 +77,12 @@ def curves_of(
     """Yield the metrics of a run, the main one first. `job` has the fields of the run's job."""
     columns = rows.columns()
     main = main_metric(columns, objective, job.get("metrics"))
-    names = [] if main is None else [main.metric]
+    if main is None:
+        return
+    first = main.metric
     started = min((column.time[0] for column in columns.values()), default=0.0)
     epochs = rows.epochs
-    for name in dict.fromkeys([*names, *columns]):
+    for name in sorted(columns, key=lambda name: name != first):
         if name not in NAMES:
             yield Curve(run, name, columns[name], goal_of(name, objective), started, epochs)
 
@@ -129,9 +131,10 @@ def plot(curves: Sequence[Curve], names: Sequence[str] = (), view: View = View()
 def charts_of(curves: Sequence[Curve], view: View = View()) -> list[Chart]:
     """Return a chart for each metric, with the curves of all runs or groups."""
     if not 0 <= view.smooth < 1:
-        hint = "0.9 makes a smooth curve; 0 does not smooth"
         raise UsageError(
-            f"`smooth` is {view.smooth:g}, not from 0 to less than 1", hint=hint, code="CT909"
+            f"`smooth` is {view.smooth:g}, not from 0 to less than 1",
+            hint="0.9 makes a smooth curve; 0 does not smooth",
+            code="CT909",
         )
     if view.scale not in (None, "linear", "log"):
         raise UsageError(

@@ -293,14 +293,10 @@ def read_lightning(
     names = next(csv.reader([header]))
     lines = list(csv.reader(io.StringIO(text.decode("utf-8", "replace"))))[seen:]
     for cells in lines:
-        scalars += _values_in(dict(zip(names, cells, strict=False)))
+        numbers = {}
+        for name, cell in zip(names, cells, strict=False):
+            with suppress(ValueError):
+                numbers[name] = float(cell)
+        step = numbers.pop("step", None)
+        scalars += [Scalar(name, step, None, value) for name, value in numbers.items()]
     return scalars, CsvPosition(offset + len(text), rows + len(lines), header)
-
-
-def _values_in(row: dict[str, str]) -> list[Scalar]:
-    numbers = {}
-    for name, cell in row.items():
-        with suppress(ValueError):
-            numbers[name] = float(cell)
-    step = numbers.pop("step", None)
-    return [Scalar(name, step, None, value) for name, value in numbers.items()]

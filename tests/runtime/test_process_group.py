@@ -12,7 +12,7 @@ import pytest
 
 import cloudtrain
 from cloudtrain.runtime import SetupError, destroy_process_group, process_group, should_stop
-from cloudtrain.runtime.process_group import NCCL, choose_backend
+from cloudtrain.runtime.process_group import NCCL, _gloo_beside, choose_backend
 from tests.deadlines import DEADLINE
 
 REPOSITORY = Path(cloudtrain.__file__).parents[1]
@@ -123,10 +123,11 @@ def test_agreeing_on_a_stop_does_not_wait_for_the_gpu(
     monkeypatch.setattr(
         dist, "all_reduce", lambda vote, op, group: votes.append((vote.device.type, group))
     )
-    monkeypatch.setattr("cloudtrain.runtime.process_group._beside", {})
+    _gloo_beside.cache_clear()
     assert (should_stop(), should_stop()) == (False, False)
     assert made == ["gloo"]
     assert votes == [("cpu", "beside")] * 2
+    _gloo_beside.cache_clear()
 
 
 TIMEOUT = """

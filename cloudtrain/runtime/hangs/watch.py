@@ -220,7 +220,7 @@ class HangWatch:
         if not verdict.is_sure:
             self._still_since = math.inf
         is_still = now - self._still_since >= FLOOR
-        if hang.stalled is None and (is_still or quiet.is_half_over):
+        if hang.stalled is None and (is_still or quiet.seconds > quiet.timeout / 2):
             self._say("waiting", hang, ended=now)
             hang.stalled = now
             self._say("stalled", hang)

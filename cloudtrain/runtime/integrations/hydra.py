@@ -31,12 +31,9 @@ def overrides_of(arguments: Sequence[str]) -> list[str]:
         if not equals:
             value = waiting.pop(0)
         if not _AS_IT_IS.fullmatch(value):
-            value = f"'{_escaped(value)}'"
+            # between single quotes, each quote gets a backslash, and the backslashes directly
+            # before a quote or at the end are doubled
+            doubled = re.sub(r"(\\+)(?='|$)", r"\1\1", value)
+            value = "'" + doubled.replace("'", "\\'") + "'"
         overrides.append(f"{name[2:]}={value}")
     return overrides
-
-
-def _escaped(text: str) -> str:
-    """Return the text for use between single quotes: each quote gets a backslash, and the
-    backslashes directly before a quote or at the end of the text are doubled."""
-    return re.sub(r"(\\+)(?='|$)", r"\1\1", text).replace("'", "\\'")

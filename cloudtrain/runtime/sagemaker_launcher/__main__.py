@@ -93,11 +93,9 @@ def _listen_for_chief(
 def _explain_failure(failed: Child | None, environment: Mapping[str, str]) -> str:
     if failed is None:
         return "the chief failed, or its host was lost; read that host's log"
-    logs = environment.get("PET_LOG_DIR")  # torchrun's setting: the ranks' output goes there
-    files: list[Path] = []
-    if logs:
-        files = sorted(Path(logs).rglob("stderr.log"), key=lambda path: path.stat().st_mtime)
-    return failed.explain_failure(files=files)
+    # torchrun's setting: the ranks' output goes there
+    files = Path(environment.get("PET_LOG_DIR") or os.devnull).rglob("stderr.log")
+    return failed.explain_failure(files=sorted(files, key=lambda path: path.stat().st_mtime))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from shlex import quote
-from typing import Any, NamedTuple
+from typing import Any
 
 from cloudtrain.runtime.errors import SetupError, tell
 
@@ -56,15 +56,14 @@ class Child:
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
 
-    def wait(self) -> int:
-        """Return the exit code once the process has ended. If SIGTERM went to the whole process
-        group, also wait for the group's end, because a shell ends at once on SIGTERM while its
-        script is still saving."""
+    def wait(self) -> None:
+        """Wait for the end of the process. If SIGTERM went to the whole process group, also wait
+        for the group's end, because a shell ends at once on SIGTERM while its script is still
+        saving."""
         exit_code = self._popen.wait()
         while self._group_was_told and _has_members(self._pid):
             time.sleep(POLL)
         self.exit_code = exit_code
-        return exit_code
 
     def explain_failure(self, place: str = "", files: Iterable[Path] = ()) -> str:
         """Return the text of the failure file for a process that has ended. `place` follows its
@@ -107,20 +106,16 @@ class Child:
             chunk = os.read(descriptor, 1 << 16)
             if not chunk:
                 return
-            _write_all(2, chunk)
+            with suppress(OSError):  # nobody listens any more; the process must not wait for it
+                rest = memoryview(chunk)
+                while rest:
+                    rest = rest[os.write(2, rest) :]
             self._said += chunk
             del self._said[:-REMEMBERED]
             newest = self._said[-2 * len(chunk) - 80 :]
             if not has_reported and _ENDING_RANKS in newest:
                 has_reported = True
                 self._on_failing(self)
-
-
-class Result(NamedTuple):
-    """How a host's processes ended."""
-
-    exit_code: int
-    failed: Child | None
 
 
 class Children:
@@ -152,7 +147,8 @@ class Children:
         threading.Thread(target=self._report_end, args=(child,), daemon=True).start()
 
     def _report_end(self, child: Child) -> None:
-        self._events.put(("ended", (child, child.wait())))
+        child.wait()
+        self._events.put(("ended", child))
 
     def ask_to_stop(self) -> None:
         """Record a request to stop. A signal handler calls it."""
@@ -164,7 +160,7 @@ class Children:
         lost."""
         self._events.put(("chief", exit_code))
 
-    def finish(self, finishes: tuple[str, ...]) -> Result:
+    def finish(self, finishes: tuple[str, ...]) -> tuple[int, Child | None]:
         """Wait until the host's processes have ended. Return the host's exit code, as a shell has
         it (128 plus the number of a signal that killed), and the failed process, or None if none
         failed.
@@ -173,7 +169,7 @@ class Children:
         `finishes` succeeds. They are killed if they have not ended after a short time. If the job
         is stopped, they are not killed, so that they can save.
         """
-        result: Result | None = None
+        result: tuple[int, Child | None] | None = None
         kill_at: float | None = None
         running = len(self._children)  # whose end was not heard of here yet
         while running:
@@ -194,9 +190,9 @@ class Children:
                     kill_at = time.monotonic() + FAILURE_GRACE
         if result is None:
             codes = [child.exit_code or 0 for child in self._children]
-            result = Result(max(codes, key=abs, default=0), None)
+            result = (max(codes, key=abs, default=0), None)
         code, failed = result
-        return Result(128 - code if code < 0 else code, failed)
+        return 128 - code if code < 0 else code, failed
 
     def sweep(self) -> None:
         """Kill all processes that still run in the children's sessions."""
@@ -210,17 +206,18 @@ class Children:
         except Empty:
             return "late", None
 
-    def _result_of(self, kind: str, value: Any, finishes: tuple[str, ...]) -> Result | None:
+    def _result_of(
+        self, kind: str, value: Any, finishes: tuple[str, ...]
+    ) -> tuple[int, Child | None] | None:
         """Return the host's exit code and the failed process if an end decides them: that of the
         chief, or that of a process, unless the job is being stopped."""
         if kind == "chief":
-            return Result(1 if value is None else value, None)
-        child, exit_code = value
+            return 1 if value is None else value, None
         if self.asked_to_stop:
             return None
-        if exit_code:
-            return Result(exit_code, child)
-        return Result(0, None) if child.program.role in finishes else None
+        if value.exit_code:
+            return value.exit_code, value
+        return (0, None) if value.program.role in finishes else None
 
     def _each_alive(self, act: str) -> None:
         for child in self._children:
@@ -278,13 +275,6 @@ def _signal(send: Callable[[int, int], None], pids: Iterable[int], number: int) 
     for pid in pids:
         with suppress(ProcessLookupError, PermissionError):
             send(pid, number)
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    view = memoryview(data)
-    with suppress(OSError):  # nobody listens any more; the process itself must not wait for it
-        while view:
-            view = view[os.write(descriptor, view) :]
 
 
 def run_guarded(run: Callable[[Children], int], write_reason: Callable[[str], None]) -> int:

@@ -99,14 +99,12 @@ class Beacon:
         self._server.close()
 
     def _accept(self) -> None:
-        while True:
-            try:
+        with suppress(OSError):  # until it is closed
+            while True:
                 connection = self._server.accept()[0]
-            except OSError:
-                return
-            with self._came:
-                self._held.append(connection)
-                self._came.notify()
+                with self._came:
+                    self._held.append(connection)
+                    self._came.notify()
 
 
 def watch_chief(place: tuple[str, int], on_end: Callable[[int | None], None]) -> None:
