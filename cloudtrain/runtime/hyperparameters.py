@@ -161,17 +161,14 @@ def _split(argv: Sequence[str]) -> list[tuple[str, list[str]]]:
     pairs: list[tuple[str, list[str]]] = []
     open_key = False
     for token in argv:
-        if open_key and not _is_key(token):
-            pairs[-1][1].append(token)
-            continue
-        key = token
-        texts = []
         if _is_key(token):
             key, equals, text = token.partition("=")
             open_key = not equals
-            if equals:
-                texts = [text]
-        pairs.append((key, texts))
+            pairs.append((key, [text] if equals else []))
+        elif open_key:
+            pairs[-1][1].append(token)
+        else:
+            pairs.append((token, []))
     return pairs
 
 
@@ -279,13 +276,11 @@ def kind_of(value: Any) -> Any:
     same type; None gives `Any`."""
     if value is None:
         return Any
-    if isinstance(value, (list, tuple)) and value:
-        first = type(value[0])
-        if first in _SCALARS and all(type(item) is first for item in value):
-            if isinstance(value, list):
-                return list[first]  # type: ignore[valid-type]
-            return tuple[first, ...]  # type: ignore[valid-type]
-    return type(value)
+    kinds = set(map(type, value)) if isinstance(value, SEQUENCES) else set()
+    if len(kinds) != 1 or kinds.isdisjoint(_SCALARS):
+        return type(value)
+    (kind,) = kinds
+    return list[kind] if isinstance(value, list) else tuple[kind, ...]  # type: ignore[valid-type]
 
 
 def _convert_union(value: Any, options: Kinds) -> Any:
@@ -303,20 +298,18 @@ def _convert_union(value: Any, options: Kinds) -> Any:
 
 def _bool(value: Any, _: Kinds) -> bool:
     text = str(value).strip().lower()
-    if text in _TRUE:
-        return True
-    if text in _FALSE:
-        return False
-    raise ValueError(f"`{value}` is neither `True` nor `False`")
+    if text not in _TRUE | _FALSE:
+        raise ValueError(f"`{value}` is neither `True` nor `False`")
+    return text in _TRUE
 
 
 def _int(value: Any, _: Kinds) -> int:
     if not isinstance(value, (bool, float)):
         with suppress(TypeError, ValueError):
             return int(value)
-    with suppress(TypeError, ValueError, OverflowError):
-        number = float(value)  # 1e4
-        if number == int(number) and not isinstance(value, bool):
+    with suppress(ValueError, OverflowError):
+        number = _float(value, ())  # 1e4
+        if number == int(number):
             return int(number)
     raise ValueError(f"`{value}` is not a whole number")
 

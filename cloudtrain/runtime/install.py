@@ -60,7 +60,7 @@ _COMPLETE = "# Complete: "
 """The beginnings of the first and the second line of a list that holds the dependencies of its
 packages too."""
 
-_EXPECTED = re.compile(r"(?m)^(?:# Expects torch (\S+)|torch==([^\s;]+))")
+_EXPECTED = re.compile(r"(?m)^(?:# Expects torch |torch==)([^\s;]+)")
 """The version of PyTorch that a list expects on the machine, or that it brings."""
 
 _FAMILY = ("torch", "torchvision", "torchaudio", "triton")
@@ -134,9 +134,7 @@ _NAMES_TORCH = re.compile(r"(?mi)^\s*torch(?![\w.-])")
 _INCLUDES = r"(?m)^\s*(?:-r|--requirement|-c|--constraint)[\s=]*(\S+)"
 
 
-def install(
-    file: str, folder: Path, environ: Texts, *, python: str = sys.executable, say: Tell = tell
-) -> None:
+def install(file: str, folder: Path, environ: Texts, *, python: str = sys.executable) -> None:
     """Install the requirements file into the interpreter. `folder` is that of the code, in which
     the installer runs. Raises SetupError, and then the job must not go on."""
     if not (folder / file).is_file():
@@ -144,7 +142,7 @@ def install(
     environ = {**_IN_CONTAINER, **environ}
     key = hashlib.sha256(python.encode()).hexdigest()[:16]
     lock = Path(tempfile.gettempdir(), f"cloudtrain-install-{os.getuid()}-{key}")
-    with _turn(lock, say) as descriptor:
+    with _turn(lock, tell) as descriptor:
         before, places, can_write = _ask(python, environ)
         if os.pread(descriptor, 4096, 0).decode() == _stamp(folder / file, places):
             return
@@ -160,15 +158,16 @@ def install(
         uv = None
         if can_write:  # pip has a place for users as well
             uv = _find_uv(python, {**environ, **secrets})
-        say(f"installing `{file}` with {'uv' if uv else 'pip'}")
+        tell(f"installing `{file}` with {'uv' if uv else 'pip'}")
         with tempfile.TemporaryDirectory() as scratch:
             # Both look there for the password of an index that the list names, whatever other index
             # is in a variable.
             netrc = Path(scratch, "netrc")
-            for user, word, host in logins:
-                login = f"machine {host} login {unquote(user)} password {unquote(word)}\n"
-                with netrc.open("a", encoding="utf-8") as file:
-                    file.write(login)
+            lines = [
+                f"machine {host} login {unquote(user)} password {unquote(word)}\n"
+                for user, word, host in logins
+            ]
+            netrc.write_text("".join(lines), encoding="utf-8")
             environ.update(secrets)
             if logins:
                 environ["NETRC"] = str(netrc)
@@ -345,7 +344,7 @@ def _install(
     after = versions.get("torch")
     if not is_free:
         expected = _EXPECTED.search(text) if is_complete else None
-        _compare(before.get("torch"), after, expected and (expected[1] or expected[2]))
+        _compare(before.get("torch"), after, expected and expected[1])
     if after is not None:
         # another process may hold the accelerators
         own = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0", **environ}
@@ -422,9 +421,8 @@ def _answer(argv: Sequence[str], environ: Texts) -> tuple[str, str | None]:
     output = done.stdout.decode("utf-8", "replace")
     if not done.returncode:
         return output, None
-    lines = done.stderr.decode("utf-8", "replace").split("\n")
-    told = [line for line in lines if line.strip()]
-    return output, told[-1] if told else f"exit code {done.returncode}"
+    told = done.stderr.decode("utf-8", "replace").strip().split("\n")
+    return output, told[-1] or f"exit code {done.returncode}"
 
 
 def _run(argv: Sequence[str], folder: Path, environ: Texts, show: Tell) -> str | None:
@@ -445,12 +443,11 @@ def _run(argv: Sequence[str], folder: Path, environ: Texts, show: Tell) -> str |
             raise
     if not process.returncode:
         return None
-    errors = [line for line in lines if line.startswith(_ERRORS)][:1]
-    causes = [line for line in lines if line.startswith(_CAUSES)][:1]
-    told = [line.partition(" ")[2] for line in errors + causes]
-    if told:
-        return ": ".join(told)
-    return lines[-1] if lines else f"exit code {process.returncode}"
+    told = []
+    for beginnings in (_ERRORS, _CAUSES):
+        found = [line for line in lines if line.startswith(beginnings)]
+        told += [line.partition(" ")[2] for line in found[:1]]
+    return ": ".join(told or lines[-1:]) or f"exit code {process.returncode}"
 
 
 # Processes take turns, and see what the one before has done.

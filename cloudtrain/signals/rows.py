@@ -53,7 +53,7 @@ class Writer(NamedTuple):
     @property
     def order(self) -> tuple[int, bool, int]:
         """The order in which writers are preferred."""
-        source = SOURCES.index(self.source) if self.source in SOURCES else len(SOURCES)
+        source = (*SOURCES, self.source).index(self.source)
         return (source, self.kind != "rank", self.number)
 
 
@@ -272,8 +272,6 @@ class MetricRows(Sequence[dict[str, float]]):
 
     @cached_property
     def _list(self) -> list[dict[str, float]]:
-        if len(self._parts) == 1:
-            return [values for _, values in _calls(self._parts[0])]
         calls = merge(*map(_calls, self._parts), key=itemgetter(0))
         return [values for _, values in calls]
 
