@@ -38,16 +38,12 @@ TOOLKIT_PORT = 7777
 
 def first_host(variables: Variables) -> str | None:
     """Return the host of rank 0; None outside SageMaker."""
-    address = variables.get("SM_MASTER_ADDR")
-    if address:
-        return address
+    hosts = [variables.get("SM_MASTER_ADDR")]
     groups = _json(variables, "SM_INSTANCE_GROUPS_DICT", {})
     for name in _json(variables, "SM_DISTRIBUTION_INSTANCE_GROUPS", []):
-        hosts = groups.get(name, {}).get("hosts")
-        if hosts:
-            return str(hosts[0])
-    hosts = _json(variables, "SM_HOSTS", [])
-    return str(hosts[0]) if hosts else None
+        hosts += groups.get(name, {}).get("hosts", ())
+    hosts += _json(variables, "SM_HOSTS", [])
+    return next(filter(None, hosts), None)
 
 
 def sagemaker_place(variables: Variables) -> tuple[int, int]:
@@ -93,10 +89,8 @@ def tasks_on_this_node(variables: Variables) -> int | None:
             return None
         tasks, nodes = match.groups("1")
         counts += [int(tasks)] * int(nodes)
-    node = variables.get("SLURM_NODEID", "0")
-    if not node.isdecimal() or int(node) >= len(counts):
-        return None
-    return counts[int(node)]
+    node = decimal_in(variables, "SLURM_NODEID", 0)
+    return counts[node] if node < len(counts) else None
 
 
 def first_node(variables: Variables) -> str | None:
@@ -104,9 +98,7 @@ def first_node(variables: Variables) -> str | None:
     Return None without a list."""
     text = variables.get("SLURM_STEP_NODELIST") or variables.get("SLURM_JOB_NODELIST") or ""
     match = _FIRST_NODE.match(text)
-    if match is None:
-        return None
-    return "".join(match.groups(""))
+    return match and "".join(match.groups(""))
 
 
 def _slurm_port(variables: Variables) -> int:

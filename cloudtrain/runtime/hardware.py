@@ -29,20 +29,16 @@ def gpu_ids(
     if it is set, otherwise the numbers of the GPU device files in `devices`. Without such files,
     return no ids."""
     present = present_gpus(devices)
-    visible = environ.get(VISIBLE)
-    if visible is None:
-        return tuple(map(str, range(present)))
-    return visible_ids(visible) if present else ()
+    if present and VISIBLE in environ:
+        return visible_ids(environ[VISIBLE])
+    return tuple(map(str, range(present)))
 
 
 def chosen_gpus(gpus: str, environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return the GPU ids in the setting `gpus` that CUDA_VISIBLE_DEVICES makes visible; if this
     variable is not set, return all ids in the setting. The GPUs themselves may not exist."""
-    ids = visible_ids(gpus)
-    visible = environ.get(VISIBLE)
-    if visible is None:
-        return ids
-    return tuple(gpu for gpu in ids if gpu in visible_ids(visible))
+    visible = visible_ids(environ.get(VISIBLE, gpus))
+    return tuple(gpu for gpu in visible_ids(gpus) if gpu in visible)
 
 
 def visible_ids(text: str) -> tuple[str, ...]:

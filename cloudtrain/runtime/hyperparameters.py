@@ -100,17 +100,17 @@ def read_arguments(
             given[names[_fold(key)]] = value
     for key, texts in _split(argv):
         plain = _fold(key.lstrip("-"))
-        try:
-            if plain in names:
-                name = names[plain]
+        name = names.get(plain)
+        if name is not None:
+            try:
                 given[name] = _text_of(texts, declared[name][0])
-            elif plain in PLATFORM_ARGUMENTS:
-                ignored.append(key)
-            else:
-                near = _nearest(plain, declared)
-                problems.append(f"`{key}` is not an option of the script{near}")
-        except ValueError as error:
-            problems.append(f"`{key}` {error}")
+            except ValueError as error:
+                problems.append(f"`{key}` {error}")
+        elif plain in PLATFORM_ARGUMENTS:
+            ignored.append(key)
+        else:
+            near = _nearest(plain, declared)
+            problems.append(f"`{key}` is not an option of the script{near}")
 
     values = {name: default for name, (_, default) in declared.items()}
     for name, value in given.items():
@@ -218,7 +218,7 @@ def _fold(name: str) -> str:
 def _nearest(name: str, declared: Mapping[str, Any]) -> str:
     from difflib import get_close_matches
 
-    near = get_close_matches(name, list(declared), n=1, cutoff=0.75)
+    near = get_close_matches(name, declared, n=1, cutoff=0.75)
     return f" (did you mean `--{near[0]}`?)" if near else ""
 
 

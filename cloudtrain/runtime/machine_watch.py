@@ -180,8 +180,8 @@ def _memory_text(values: Mapping[str, float]) -> str:
     limit = values.get("memory_limit", 0.0)
     if not limit or used < _FULL * limit:
         return ""
-    share = f"{used / limit:.0%} of its limit"
-    return f"memory is at {share}: {used / _GIB:.1f} of {limit / _GIB:.1f} GiB"
+    sizes = f"{used / _GIB:.1f} of {limit / _GIB:.1f} GiB"
+    return f"memory is at {used / limit:.0%} of its limit: {sizes}"
 
 
 class MachineWatch:

@@ -55,13 +55,6 @@ class StepPace:
             self.longest = max(self.longest, moment - self.last)
         self.last = moment
 
-    def restart(self, moment: float) -> None:
-        """Forget the reports, as the process begins at `moment`."""
-        self.pauses = 0
-        self.longest = 0.0
-        self.last = 0.0
-        self.joined = moment
-
     @classmethod
     def read(cls, path: str) -> StepPace | None:
         """Return the pace that `PaceFile` has written; None without one."""
@@ -104,7 +97,10 @@ _files: list[PaceFile] = []
 
 def keep(path: str) -> None:
     """Keep the pace of this process in a file from now on. A forked process begins anew."""
-    OWN.restart(time.time())
+    OWN.pauses = 0
+    OWN.longest = 0.0
+    OWN.last = 0.0
+    OWN.joined = time.time()
     _files[:] = [PaceFile(path)]
     publish()
 
