@@ -62,9 +62,9 @@ def deepspeed_argv(arguments: Sequence[str], variables: Variables, *, gpus: int)
     options = options_of(arguments)
     environment = detect_environment(variables)
     count = environment.node_count
-    if count == 1 and not options.keys().isdisjoint(CHOICES):
-        return ["deepspeed", *arguments]
     if count == 1:
+        if not options.keys().isdisjoint(CHOICES):
+            return ["deepspeed", *arguments]
         return ["deepspeed", "--num_gpus", _slots(options, variables, gpus), *arguments]
     if "--autotuning" in options:
         raise SetupError(

@@ -75,10 +75,11 @@ def checkpoint_dir() -> Path:
     """Create and return the folder for checkpoints. It outlives the run, and a resumed run finds
     its files there."""
     folder = _first(CHECKPOINT, "checkpoint")
-    model = Path(os.environ.get("SM_MODEL_DIR") or "/opt/ml/model")
-    beside = model.parent / SAGEMAKER_CHECKPOINTS
-    if folder is None and detect_environment().platform == "sagemaker" and beside.is_dir():
-        return beside
+    if folder is None and detect_environment().platform == "sagemaker":
+        model = Path(os.environ.get("SM_MODEL_DIR") or "/opt/ml/model")
+        beside = model.parent / SAGEMAKER_CHECKPOINTS
+        if beside.is_dir():
+            return beside
     return _create(folder, "checkpoint")
 
 

@@ -31,8 +31,9 @@ def hold_at(step: float) -> Iterator[None]:
     reads the line.
     """
     text = os.environ.get(VARIABLE, "")
+    is_due = text.isdecimal() and step >= int(text)
     handles_signals = threading.current_thread() is threading.main_thread()
-    if not handles_signals or not text.isdecimal() or step < int(text):
+    if not is_due or not handles_signals:
         yield
         return
     del os.environ[VARIABLE]

@@ -69,9 +69,10 @@ def arguments(
     tell_setup_errors()
     if argv is None:
         argv = sys.argv[1:]
-    last = "".join(argv[-1:])
     # `-h 3` is the hyperparameter `h`, and so is `-h` if the script declares `h`
-    if last in ("-h", "--help") and last.lstrip("-") not in _declarations(defaults):
+    last = "".join(argv[-1:])
+    asks = last in ("-h", "--help")
+    if asks and last.lstrip("-") not in _declarations(defaults):
         _print_help(defaults)
         raise SystemExit(0)
     try:
@@ -276,7 +277,9 @@ def kind_of(value: Any) -> Any:
     same type; None gives `Any`."""
     if value is None:
         return Any
-    kinds = set(map(type, value)) if isinstance(value, SEQUENCES) else set()
+    kinds: set[type] = set()
+    if isinstance(value, SEQUENCES):
+        kinds.update(map(type, value))
     if len(kinds) != 1 or kinds.isdisjoint(_SCALARS):
         return type(value)
     (kind,) = kinds

@@ -364,8 +364,9 @@ def _compare(before: str | None, after: str | None, expected: str | None) -> Non
             hint="pin the packages that need another torch to versions for this one",
         )
     if expected is not None:
+        there = after or "none"
         raise SetupError(
-            f"the requirements are for torch {expected}, and this machine has {after or 'none'}",
+            f"the requirements are for torch {expected}, and this machine has {there}",
             hint="take an image with that version, or lock the version of the image",
         )
 
@@ -422,7 +423,8 @@ def _answer(argv: Sequence[str], environ: Texts) -> tuple[str, str | None]:
     if not done.returncode:
         return output, None
     told = done.stderr.decode("utf-8", "replace").strip().split("\n")
-    return output, told[-1] or f"exit code {done.returncode}"
+    cause = told[-1] or f"exit code {done.returncode}"
+    return output, cause
 
 
 def _run(argv: Sequence[str], folder: Path, environ: Texts, show: Tell) -> str | None:
@@ -447,7 +449,8 @@ def _run(argv: Sequence[str], folder: Path, environ: Texts, show: Tell) -> str |
     for beginnings in (_ERRORS, _CAUSES):
         found = [line for line in lines if line.startswith(beginnings)]
         told += [line.partition(" ")[2] for line in found[:1]]
-    return ": ".join(told or lines[-1:]) or f"exit code {process.returncode}"
+    told = told or lines[-1:]
+    return ": ".join(told) or f"exit code {process.returncode}"
 
 
 # Processes take turns, and see what the one before has done.

@@ -66,7 +66,8 @@ def hold_master_store(variables: Mapping[str, str] = os.environ) -> Any:
     torch reports later.
     """
     has_agents = variables.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    if has_agents or variables.get("RANK") != "0" or variables.get("MASTER_ADDR") != ADDRESS:
+    is_elsewhere = variables.get("MASTER_ADDR") != ADDRESS
+    if has_agents or is_elsewhere or variables.get("RANK") != "0":
         return None
     with suppress(OSError, ValueError):
         return open_store(int(variables.get("MASTER_PORT", "")))

@@ -172,7 +172,8 @@ class _Reporter:
             with self._printing:
                 self._unprinted = plain
                 # if there were many lines lately, it is kept
-                if not self._is_written or time.monotonic() - self._printed[0] >= 1.0:
+                is_calm = time.monotonic() - self._printed[0] >= 1.0
+                if is_calm or not self._is_written:
                     self._print(plain)
         if self._sends:
             from .azureml_metrics import send
@@ -219,7 +220,10 @@ def format_metrics(values: Mapping[str, SupportsFloat]) -> str:
     words = [PREFIX]
     for name, value in values.items():
         plain = _plain(value)
-        words.append(f"{name}={int(plain)}" if isinstance(plain, int) else f"{name}={plain:.7g}")
+        text = f"{plain:.7g}"
+        if isinstance(plain, int):
+            text = str(int(plain))
+        words.append(f"{name}={text}")
     return " ".join(words)
 
 
@@ -266,4 +270,5 @@ def seconds_left(step: float, total: float) -> float | None:
     first, moment = _began[0]
     if step <= first:
         return None
-    return max(0.0, (total - step) * (now - moment) / (step - first))
+    elapsed = now - moment
+    return max(0.0, (total - step) * elapsed / (step - first))

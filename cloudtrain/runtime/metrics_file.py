@@ -91,8 +91,9 @@ class MetricWriter:
             for line in file:
                 self._number(json.loads(line)["name"])
         self._named = len(self._names)
+        names = _Appended(os.open(f"{stem}.names", _CREATE))
         rows = _Appended(os.open(f"{stem}.rows", _CREATE))
-        self._files = (_Appended(os.open(f"{stem}.names", _CREATE)), rows)
+        self._files = (names, rows)
         # each call must have a number of its own, and wrote at least one row
         self._calls = count(rows.size // ROW.size)
 

@@ -99,16 +99,18 @@ class StepProfile:
         if not text:
             return
         match = _PLAN.fullmatch(text)
-        if match is None or int(match[2] or match[1]) < int(match[1]):
+        if match is None:
             raise SetupError(
                 f"`{text}` is not a profile",
-                hint="write the first and the last step and ranks, as in `10-12@0,4` or "
-                "`10-12@all`",
+                hint="write steps and ranks, as in `10-12@0,4` or `10-12@all`",
             )
         self.first = int(match[1])
         self.last = int(match[2] or match[1])
+        if self.last < self.first:
+            raise SetupError(f"`{text}` ends before it begins", hint="write the smaller step first")
         ranks = match[3] or "0"
-        self.is_on = ranks == "all" or str(detect_environment().rank) in ranks.split(",")
+        own = str(detect_environment().rank)
+        self.is_on = ranks == "all" or own in ranks.split(",")
 
     def begin(self, step: int) -> None:
         """Mark the beginning of `step`. Call it before every step, including steps that are not
@@ -136,6 +138,7 @@ class StepProfile:
         self.is_on = False
         profiler.stop()
         steps = f"{self.first}-{self.last}"
-        path = diagnostics_dir() / f"trace_steps_{steps}_rank_{detect_environment().rank}.json"
+        rank = detect_environment().rank
+        path = diagnostics_dir() / f"trace_steps_{steps}_rank_{rank}.json"
         profiler.export_chrome_trace(str(path))
         notice(f"a trace of the steps {steps} is in `{path}`", every_rank=True)

@@ -91,7 +91,9 @@ class RegisteredRank(NamedTuple):
         """Return whether the two signals make the process write its stack now, and not when it is
         continued. They kill a process that has replaced its program since, which has the same id
         and start."""
-        if self.signal is None or not self.is_alive or state_of(stat_fields(self.pid)) == "T":
+        if self.signal is None or not self.is_alive:
+            return False
+        if state_of(stat_fields(self.pid)) == "T":
             return False
         return _caught_signals(self.pid) >> (self.signal - 1) & 0b11 == 0b11
 
@@ -192,7 +194,8 @@ def _is_taken(path: str) -> bool:
         return False
     if other.pid == os.getpid() or not other.is_alive:
         return False
-    return not _OF_A_RANK.isdisjoint(other.environ) or _OF_A_RANK.isdisjoint(os.environ)
+    is_other_ranked = not _OF_A_RANK.isdisjoint(other.environ)
+    return is_other_ranked or _OF_A_RANK.isdisjoint(os.environ)
 
 
 def _write(stem: str, number: int, local_rank: int) -> None:

@@ -102,7 +102,8 @@ class CheckedStream(CheckedFile):
                 self._file.write(view)
             finally:
                 checking.result()  # from here on the memory is the caller's again
-        if self.size - self._synced > _SYNCED_AT_ONCE and self._syncing.done():
+        unsynced = self.size - self._synced
+        if unsynced > _SYNCED_AT_ONCE and self._syncing.done():
             self._syncing.result()
             self._file.flush()
             self._syncing = self._disk.submit(os.fsync, self._file.fileno())
@@ -233,7 +234,8 @@ def read_shards(state: dict[str, Any], folder: Path) -> None:
     try:
         dcp.load(state, storage_reader=ShardReader(folder), planner=Planner())
     except dcp.api.CheckpointException as error:
-        own_error = _error_in([failure for failure, _ in error.failures.values()], folder)
+        causes = [failure for failure, _ in error.failures.values()]
+        own_error = _error_in(causes, folder)
         if own_error is None:
             raise
         raise own_error from None

@@ -93,8 +93,10 @@ def _is_my_turn(path: str) -> bool:
     if holder == own:
         os.utime(path)
         return True
-    is_stopped = holder != "" and state_of(stat_fields(int(holder))) in ("", "T")
-    if is_stopped or age > _ABSENT:
+    is_absent = age > _ABSENT
+    if holder and not is_absent:
+        is_absent = state_of(stat_fields(int(holder))) in ("", "T")
+    if is_absent:
         with suppress(FileNotFoundError):  # another one was quicker
             os.unlink(path)
     with suppress(FileExistsError):  # another one has the turn

@@ -131,9 +131,9 @@ def _open_usual_store(arguments: Sequence[str]) -> Any:
     options = parse_args(list(arguments))  # type: ignore[no-untyped-call]
     if options.rdzv_backend != "static" or options.rdzv_endpoint or options.standalone:
         return None
-    if options.master_addr != ADDRESS or options.node_rank != 0 or options.master_port is None:
+    if options.master_addr != ADDRESS or options.node_rank != 0:
         return None
-    return open_store(options.master_port)
+    return None if options.master_port is None else open_store(options.master_port)
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -42,14 +42,12 @@ class TrainingPace:
         """Take values that were reported at `moment`."""
         self.latest |= values
         unit, at, _ = self._position()
-        if unit != self._unit:
-            self._reports.clear()
-        self._unit = unit
-        if at is None:
-            return
-        if self._reports and at < self._reports[-1][1]:
+        before = self._reports[-1][1] if self._reports else -math.inf
+        if unit != self._unit or (at is not None and at < before):
             self._reports.clear()  # the ranks were started again
-        if not self._reports or at > self._reports[-1][1]:
+            before = -math.inf
+        self._unit = unit
+        if at is not None and at > before:
             self._reports.append((moment, at))
 
     def _position(self) -> tuple[str, float | None, float | None]:
@@ -96,7 +94,8 @@ class TrainingPace:
 def _limit(hyperparameters: Mapping[str, Any], names: tuple[str, ...]) -> float | None:
     """Return the first of these hyperparameters that is a positive number."""
     for name, value in hyperparameters.items():
-        if name.replace("-", "_") in names and type(value) in (int, float) and value > 0:
+        is_number = type(value) in (int, float)
+        if name.replace("-", "_") in names and is_number and value > 0:
             return float(value)
     return None
 

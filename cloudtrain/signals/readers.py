@@ -104,7 +104,8 @@ def read_events(path: Path, offset: int = 0) -> tuple[list[Scalar], int]:
             # Either a record that is being written, or damage to a length and its checksum.
             break
         with suppress(ValueError, struct.error):
-            found = list(_scalars(data[at + _RECORD_HEADER : end - 4]))
+            record = data[at + _RECORD_HEADER : end - 4]
+            found = list(_scalars(record))
             # the checksum takes time, and most records hold no scalars
             if found and _is_intact(data, at + _RECORD_HEADER, length):
                 scalars += found
@@ -291,7 +292,8 @@ def read_lightning(
     text = data[: data.rfind(b"\n") + 1]
     scalars = []
     names = next(csv.reader([header]))
-    lines = list(csv.reader(io.StringIO(text.decode("utf-8", "replace"))))[seen:]
+    table = io.StringIO(text.decode("utf-8", "replace"))
+    lines = list(csv.reader(table))[seen:]
     for cells in lines:
         numbers = {}
         for name, cell in zip(names, cells, strict=False):

@@ -450,10 +450,11 @@ class Recogniser:
             if not all(map(_COLUMN.fullmatch, names)):
                 continue
             metrics = list(filter(_METRIC.search, names))
-            enough = len(metrics) > 1 or (metrics and any(map(_place_of, names)))
+            has_place = any(map(_place_of, names))
+            enough = len(metrics) > 1 or (metrics and has_place)
             if separator == " ":
-                is_row = len(names) < 3 or not _place_of(names[0])
-                enough = enough and not is_row and not re.search(r"\(\d", text)
+                begins = len(names) > 2 and _place_of(names[0])
+                enough = enough and begins and not re.search(r"\(\d", text)
             if enough and max(map(len, names)) < 40:
                 if names != self._header:
                     # Rows look alike, whatever their columns are called.

@@ -63,7 +63,7 @@ def test_other_ranks_and_no_plan_record_nothing(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [("soon", "`soon` is not a profile"), ("5-2", "`5-2` is not a profile")]
+    ("text", "message"), [("soon", "`soon` is not a profile"), ("5-2", "ends before it begins")]
 )
 def test_a_plan_that_is_none_is_refused(text: str, message: str) -> None:
     """With an example."""

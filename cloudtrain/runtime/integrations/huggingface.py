@@ -106,7 +106,8 @@ class HuggingFaceCallback(TrainerCallback):  # type: ignore[misc]
             (folder / MANIFEST).unlink(missing_ok=True)
             files = entries(folder, file_names(folder))
             manifest = {"version": 1, "step": state.global_step, "files": files}
-            write_file(folder / MANIFEST, json.dumps(manifest, indent=1).encode() + b"\n")
+            text = json.dumps(manifest, indent=1) + "\n"
+            write_file(folder / MANIFEST, text.encode())
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Exit if the training was stopped. Otherwise set the output folder to `model_dir()`, where

@@ -94,8 +94,9 @@ def _explain_failure(failed: Child | None, environment: Mapping[str, str]) -> st
     if failed is None:
         return "the chief failed, or its host was lost; read that host's log"
     # torchrun's setting: the ranks' output goes there
-    files = Path(environment.get("PET_LOG_DIR") or os.devnull).rglob("stderr.log")
-    return failed.explain_failure(files=sorted(files, key=lambda path: path.stat().st_mtime))
+    logs = environment.get("PET_LOG_DIR") or os.devnull
+    files = sorted(Path(logs).rglob("stderr.log"), key=lambda path: path.stat().st_mtime)
+    return failed.explain_failure(files=files)
 
 
 if __name__ == "__main__":

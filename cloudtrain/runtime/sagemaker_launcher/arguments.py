@@ -33,7 +33,8 @@ def argv_of(values: Mapping[str, Any], *, bare_flags: bool = False) -> list[str]
     alone, and a false value is left out."""
     argv = []
     for key in sorted(values):
-        word = f"-{key}" if len(key) == 1 else f"--{key}"
+        dashes = "-" if len(key) == 1 else "--"
+        word = dashes + key
         value = values[key]
         if not bare_flags or not isinstance(value, bool):
             argv += [word, text_of(value)]

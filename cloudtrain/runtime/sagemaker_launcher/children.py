@@ -228,7 +228,10 @@ class Children:
 def _has_members(group: int) -> bool:
     """Return whether a process of the group still runs. Zombies do not count, because their parent
     may never collect them."""
-    return any(fields[2] == str(group) and fields[0] not in "ZX" for fields in _stats().values())
+    for state, _, leader, *_ in _stats().values():
+        if leader == str(group) and state not in "ZX":
+            return True
+    return False
 
 
 def ranks_below(launcher: int, mark: bytes) -> list[int]:

@@ -68,13 +68,15 @@ def last_error(lines: Sequence[str]) -> tuple[str, list[str]]:
     last line and the last ten lines."""
     clean = [_RANK_PREFIX.sub("", line, count=1).rstrip() for line in lines]
     others = [line for line in clean if line.strip() and not _LAUNCHER_LINES.match(line)]
-    error = ("".join(others[-1:]).strip(), others[-10:])
+    message = "".join(others[-1:]).strip()
+    error = message, others[-10:]
     report = find_told(clean)
     if report is not None:
         end = report[0]
         while "hint: " not in clean[end]:
             end += 1
-        error = report[1], list(filter(None, clean[report[0] : end + 1]))
+        told = clean[report[0] : end + 1]
+        error = report[1], list(filter(None, told))
 
     for start, line in enumerate(clean):
         if line.strip() != _HEADER:
