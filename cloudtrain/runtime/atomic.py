@@ -69,18 +69,16 @@ class BlockChecksums:
 
 
 class CheckedFile:
-    """A binary file that computes length and checksum of the data while writing it."""
+    """A binary file that computes length and checksums of the data while writing it."""
 
     def __init__(self, file: Any) -> None:
         self._file = file
-        self._crc = 0
-        self.size = 0
+        self.checksums = BlockChecksums()
         self.failure: OSError | None = None
 
     def write(self, data: Any) -> int:
         """Write all of `data` (any bytes-like object). Return the number of bytes written."""
         view = memoryview(data).cast("B")
-        self.size += view.nbytes
         try:
             self._write(view)
         except OSError as error:
@@ -89,17 +87,12 @@ class CheckedFile:
         return view.nbytes
 
     def _write(self, view: memoryview) -> None:
-        self._crc = zlib.crc32(view, self._crc)
+        self.checksums.update(view)
         self._file.write(view)
 
     def flush(self) -> None:
         """Hand buffered data to the operating system."""
         self._file.flush()
-
-    @property
-    def entry(self) -> Entry:
-        """Return the file's entry for the manifest: its length and its checksum."""
-        return {"size": self.size, "crc32": f"{self._crc:08x}"}
 
 
 @contextlib.contextmanager
@@ -134,7 +127,7 @@ def write_checked(path: Path, write: Callable[[BinaryIO], None]) -> Entry:
             write(cast(BinaryIO, checked))
         file.flush()
         os.fsync(file.fileno())
-    return checked.entry
+    return checked.checksums.entry
 
 
 def write_file(path: Path, data: bytes) -> None:

@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .atomic import (
-    BlockChecksums,
     CheckedFile,
     Entry,
     Files,
@@ -83,7 +82,6 @@ class CheckedStream(CheckedFile):
 
     def __init__(self, file: Any) -> None:
         super().__init__(file)
-        self._checksums = BlockChecksums()
         self._beside = ThreadPoolExecutor(1)
         self._disk = ThreadPoolExecutor(1)
         self._syncing: Future[None] = Future()
@@ -94,31 +92,30 @@ class CheckedStream(CheckedFile):
 
     def _write(self, view: memoryview) -> None:
         if view.nbytes < _WORTH_A_THREAD:
-            self._checksums.update(view)
-            self._file.write(view)
+            super()._write(view)
         else:
-            checking = self._beside.submit(self._checksums.update, view)
+            checking = self._beside.submit(self.checksums.update, view)
             try:
                 self._file.write(view)
             finally:
                 checking.result()  # from here on the memory is the caller's again
-        unsynced = self.size - self._synced
+        unsynced = self.checksums.size - self._synced
         if unsynced > _SYNCED_AT_ONCE and self._syncing.done():
             self._syncing.result()
             self._file.flush()
             self._syncing = self._disk.submit(os.fsync, self._file.fileno())
-            self._synced = self.size
+            self._synced = self.checksums.size
 
     def tell(self) -> int:
         """Return the number of bytes written."""
-        return self.size
+        return self.checksums.size
 
     def finish(self) -> Entry:
         """Finish writing. Return the file's length and checksums."""
         self._beside.shutdown()
         self._disk.shutdown()
         self._syncing.result()
-        return self._checksums.entry
+        return self.checksums.entry
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._file, name)

@@ -122,7 +122,7 @@ def test_a_damaged_checkpoint_is_never_loaded(
     elif damage == "flip":
         # may still say the same, for example with other white space
         if victim.name == "checkpoint.json":
-            content = content.replace(b'"crc32": "', b'"crc32": "0')
+            content = content.replace(b'"crc32": [', b'"crc32": ["0",')
         place = data.draw(st.integers(0, len(content) - 1))
         victim.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
     elif damage == "longer":
