@@ -12,12 +12,9 @@ import json
 import math
 import os
 import time
+from typing import Any
 
 from .errors import tell
-
-TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
-if TYPE_CHECKING:
-    from typing import Any
 
 _PATIENCE = 30.0
 """Seconds for one request, and for the remaining requests when the script ends."""
@@ -87,7 +84,9 @@ class Sender:
         rows: list[dict[str, Any]] = []
         pause = self._pause
         while True:
-            rows = rows or self._take()
+            if not rows:
+                while self._waiting and len(rows) < _BATCH:
+                    rows.append(self._waiting.popleft())
             if not rows and self._is_closing.is_set():
                 return
             if not rows:
@@ -108,12 +107,6 @@ class Sender:
                 rows = []
                 pause = self._pause
             self._is_closing.wait(pause)
-
-    def _take(self) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = []
-        while self._waiting and len(rows) < _BATCH:
-            rows.append(self._waiting.popleft())
-        return rows
 
     def _post(self, rows: list[dict[str, Any]]) -> None:
         from urllib.request import Request, urlopen

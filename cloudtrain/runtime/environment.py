@@ -348,9 +348,11 @@ def _of_instance(variables: Variables, platform: str) -> Environment:
     or a SageMaker job without a distribution, may run such a process on several instances; only
     `node_rank` differs between them."""
     number, count = sagemaker_place(variables)
-    number = _number(variables, ("CLOUDTRAIN_INSTANCE",), number)
-    count = _number(variables, ("CLOUDTRAIN_INSTANCE_COUNT",), count)
-    return Environment(platform=platform, node_rank=number, node_count=count)
+    return Environment(
+        platform=platform,
+        node_rank=_number(variables, ("CLOUDTRAIN_INSTANCE",), number),
+        node_count=_number(variables, ("CLOUDTRAIN_INSTANCE_COUNT",), count),
+    )
 
 
 def _of_tensorflow(variables: Variables, platform: str) -> Environment | None:

@@ -154,7 +154,11 @@ class ForkLauncher:
         folder = self._folder(environment, attempt)
         # until it is known whose it would be
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-        pid = _fork()
+        with warnings.catch_warnings():
+            # Python 3.12 warns about forks with several threads; the only other threads of this
+            # process are OpenBLAS's, which handle forks
+            warnings.simplefilter("ignore", DeprecationWarning)
+            pid = os.fork()
         if not pid:
             _become(environment, folder, options.program)
         self._alive[pid] = rank
@@ -185,15 +189,6 @@ class ForkLauncher:
         for pid in tuple(self._alive):
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
-
-
-def _fork() -> int:
-    """Fork this process, and return what `os.fork` returns. Python 3.12 warns about forks with
-    several threads. The warning is ignored, because the only other threads of this process are
-    OpenBLAS's, which handle forks."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        return os.fork()
 
 
 def _become(
@@ -264,14 +259,6 @@ def _finish() -> None:
             stream.flush()
 
 
-def _preload() -> None:
-    gc.disable()  # a fifth of the time of these imports goes into collections that find nothing
-    for name in PRELOADED:
-        import_module(name)
-    gc.freeze()  # what is here now is shared by all ranks; a collection would copy its pages
-    gc.enable()
-
-
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the job and exit with its exit code, through `os._exit` as the ranks do."""
     import argparse  # a plan reads this module too, and has no use for a parser
@@ -287,7 +274,12 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     options = parser.parse_args(arguments)
     if not options.program:
         parser.error("no script to run")
-    _preload()
+
+    gc.disable()  # a fifth of the time of these imports goes into collections that find nothing
+    for name in PRELOADED:
+        import_module(name)
+    gc.freeze()  # what is here now is shared by all ranks; a collection would copy its pages
+    gc.enable()
     os._exit(ForkLauncher(options).run())
 
 

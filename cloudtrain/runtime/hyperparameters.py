@@ -110,8 +110,7 @@ def read_arguments(
         elif plain in PLATFORM_ARGUMENTS:
             ignored.append(key)
         else:
-            near = _nearest(plain, declared)
-            problems.append(f"`{key}` is not an option of the script{near}")
+            problems.append(f"`{key}` is not an option of the script{_nearest(plain, declared)}")
 
     values = {name: default for name, (_, default) in declared.items()}
     for name, value in given.items():

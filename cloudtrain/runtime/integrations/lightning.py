@@ -61,9 +61,9 @@ class _Hooks:
         names = from_every(self.resumes_from)
         if len({*names}) > 1:
             told = ", ".join(f"`{name}`" if name else "none" for name in names)
-            folder = self.checkpoints.directory
             raise SetupError(
-                f"the processes see different newest checkpoints in `{folder}`: {told}",
+                "the processes see different newest checkpoints in "
+                f"`{self.checkpoints.directory}`: {told}",
                 hint="keep checkpoints in a folder that every instance can read",
             )
 

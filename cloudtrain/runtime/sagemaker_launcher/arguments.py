@@ -33,8 +33,7 @@ def argv_of(values: Mapping[str, Any], *, bare_flags: bool = False) -> list[str]
     alone, and a false value is left out."""
     argv = []
     for key in sorted(values):
-        dashes = "-" if len(key) == 1 else "--"
-        word = dashes + key
+        word = ("-" if len(key) == 1 else "--") + key
         value = values[key]
         if not bare_flags or not isinstance(value, bool):
             argv += [word, text_of(value)]

@@ -177,8 +177,7 @@ def launch_plan(
     )
     environment = {**_defaults(setup), **_sm_variables(setup), **_own(setup)}
 
-    alone = setup.host not in hosts
-    launcher = "single" if alone else launch.launcher
+    launcher = launch.launcher if setup.host in hosts else "single"
     plan = _LAUNCHERS[launcher](setup)
     endpoints = (*plan.endpoints, f"{setup.master}:{MASTER_PORT}")
     whole = replace(
