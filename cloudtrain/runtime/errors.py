@@ -23,7 +23,8 @@ OTHER_MODEL_HINT = (
 )
 """What to do about a checkpoint of another model."""
 
-_MOST_LISTED = 16
+_MOST_NAMED = 16
+"""The most ranks that a message names."""
 
 _TAG = r"(?:\[\d+,\d+\]<std(?:err|out)>:)?"
 """What mpirun writes before each line."""
@@ -61,11 +62,14 @@ def tell(text: str) -> None:
     sys.stderr.flush()
 
 
-def list_ranks(ranks: Sequence[int]) -> str:
-    """Return ranks for a message, the first ones of many."""
-    listed = ", ".join(map(str, ranks[:_MOST_LISTED]))
-    more = len(ranks) - _MOST_LISTED
-    return f"{listed} and {more} more" if more > 0 else listed
+def name_ranks(ranks: Sequence[int]) -> str:
+    """Return `rank 3` or `ranks 0, 3` for a message, of many only the first."""
+    noun = "rank" if len(ranks) == 1 else "ranks"
+    listed = ", ".join(map(str, ranks[:_MOST_NAMED]))
+    more = len(ranks) - _MOST_NAMED
+    if more > 0:
+        listed += f" and {more} more"
+    return f"{noun} {listed}"
 
 
 def find_told(lines: Sequence[str]) -> tuple[int, str] | None:

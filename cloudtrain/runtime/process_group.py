@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .environment import Environment, detect_environment, notice
-from .errors import SetupError, list_ranks
+from .errors import SetupError, name_ranks
 from .loopback import hold_master_store
 from .observing import record_flights, watch_memory
 from .taking_part import take_part
@@ -509,9 +509,8 @@ def _raise_missing(store: Any, environment: Environment, patience: float) -> Non
         return
     came = sorted(set(ranks).difference(missing))
     hosts = sorted({store.get(_key(rank)).decode() for rank in came[:64]})
-    word = "rank" if len(missing) == 1 else "ranks"
     arrived = f"{len(came)} of {environment.world_size} processes have arrived"
-    problem = f"{word} {list_ranks(missing)} did not arrive within {patience:g} s"
+    problem = f"{name_ranks(missing)} did not arrive within {patience:g} s"
     hint = (
         "read the logs of the missing ranks, which may have failed while starting; to wait "
         "longer, set `CLOUDTRAIN_PATIENCE` to a number of seconds"

@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from typing import NamedTuple
 
-from cloudtrain.runtime.errors import list_ranks
+from cloudtrain.runtime.errors import name_ranks
 
 TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
 if TYPE_CHECKING:
@@ -170,11 +170,7 @@ def _say(looks: Sequence[Look]) -> list[str]:
     groups: dict[str, list[int]] = {}
     for look in looks:
         groups.setdefault(describe_place(look), []).append(look.rank)
-    parts = []
-    for words, ranks in groups.items():
-        noun = "rank" if len(ranks) == 1 else "ranks"
-        parts.append(f"{noun} {list_ranks(ranks)}: {words}")
-    return parts
+    return [f"{name_ranks(ranks)}: {words}" for words, ranks in groups.items()]
 
 
 def describe_place(look: Look) -> str:

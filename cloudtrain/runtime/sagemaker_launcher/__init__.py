@@ -7,7 +7,7 @@ shell), torchrun starts on every image, and a failed process ends the job at onc
 
     arguments       hyperparameters as JSON and as argv
     spec            the hyperparameter `cloudtrain_launch`: the script or command, and its launcher
-    variables       the `SM_*` environment variables, as the toolkit sets them
+    variables       instance groups, families with fast networks, and values as texts
     plan            pure function: configuration and machine -> processes, argv and environment
     machine         the container's hardware: CPUs, GPUs, Neuron cores, EFA
     network         waiting for the master; reporting the chief's end to other hosts

@@ -377,7 +377,14 @@ _LAUNCHERS = {
 
 
 def _sm_variables(setup: _HostSetup) -> dict[str, str]:
-    """Return every `SM_` variable of one host."""
+    """Return every `SM_` variable of one host, with the names and values that sagemaker-training
+    5.1 gives a script.
+
+    `SM_FRAMEWORK_PARAMS` holds the launcher's own hyperparameters. `SM_MODULE_DIR` is always the
+    path of the code archive in the container. The toolkit sets this path only under network
+    isolation, otherwise the archive's S3 URI. The input channel that holds the code has no
+    variable.
+    """
     resource = setup.resource
     machine = setup.machine
     root = setup.root

@@ -1,10 +1,5 @@
-"""The `SM_*` environment variables, with the names and values that sagemaker-training 5.1 gives a
-script.
-
-`SM_FRAMEWORK_PARAMS` holds the launcher's own hyperparameters. `SM_MODULE_DIR` is always the path
-of the code archive in the container. The toolkit sets this path only under network isolation,
-otherwise the archive's S3 URI. The input channel that holds the code has no variable.
-"""
+"""What the variables of a host and its plan share: the instance groups, the families with fast
+networks, and values as texts."""
 
 from __future__ import annotations
 
