@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from math import inf
 
+from cloudtrain.documents import JsonObject
 from cloudtrain.errors import JobError, Problem
 from cloudtrain.job.file import anchored, fields_of
 from cloudtrain.job.model import format_duration
@@ -21,20 +22,17 @@ from cloudtrain.job.training import Alternative, Capacity, TrainingJob
 from cloudtrain.lifecycle.capacity.service import CapacityService, try_key
 from cloudtrain.lifecycle.detached.waiting import Order, Try
 from cloudtrain.lifecycle.past.sent import JobSource, keep_plan
-from cloudtrain.lifecycle.preparing.prepare import NAMELESS, PlaceOf, Ready, place_problem, prepare
+from cloudtrain.lifecycle.preparing.prepare import NAMELESS, PlaceOf, Ready, located, prepare
 from cloudtrain.lifecycle.store.records import JobRecord, Label
 from cloudtrain.lifecycle.sweeps.service import trial_name
 from cloudtrain.machines.spending import Spending
-from cloudtrain.plans.plan import Finding, Level, Numbers, Plan
+from cloudtrain.plans.plan import Finding, Level, Plan
 from cloudtrain.plans.states import CAPACITY, RunRef
 from cloudtrain.system.git import Commit
 from cloudtrain.system.plugins import has_part, part
 from cloudtrain.targets.capacity import CapacityWords
 from cloudtrain.targets.common.compiling import run_name, submission_key
 from cloudtrain.targets.where import Where
-
-if TYPE_CHECKING:
-    from cloudtrain.documents import JsonObject
 
 _WAIT = 15 * 60.0
 _SPOT_WAIT = 30 * 60.0
@@ -45,7 +43,7 @@ _OF_ONE_ENTRY = ("target", "run", "cost")
 
 
 def prepare_list(
-    job: TrainingJob, where: Where, *, ignore: Sequence[str] = (), place_of: PlaceOf | None = None
+    job: TrainingJob, where: Where, *, ignore: Sequence[str], place_of: PlaceOf | None
 ) -> ReadyList:
     """Prepare every entry of a list for compiling.
 
@@ -59,18 +57,22 @@ def prepare_list(
     alone = original.model_copy(update={"capacity": None})
 
     entries = [prepare(alone, where, ignore=ignore, place_of=place_of)]
-    for index, alternative in enumerate(capacity.alternatives):
+    for number, alternative in enumerate(capacity.alternatives, 2):
         try:
             its_where = _where_of(alternative, where)
-            changed = _changed(alone, alternative, where)
-            entry = prepare(changed, its_where, ignore=ignore, place_of=place_of)
+            entry = prepare(
+                _changed(alone, alternative, where), its_where, ignore=ignore, place_of=place_of
+            )
             entry.key  # noqa: B018 - compiles it
             entries.append(entry)
         except JobError as error:
-            raise _numbered(error, index + 2) from None
-    problems = list(_misplaced(entries))
+            problems = []
+            for problem in error.problems:
+                problems.append(replace(problem, message=f"try {number}: {problem.message}"))
+            raise JobError(problems) from None
+    problems = _misplaced(entries)
     if problems:
-        raise JobError([place_problem(problem, place_of) for problem in problems])
+        raise located(problems, place_of)
     return ReadyList(original, capacity, tuple(entries))
 
 
@@ -99,25 +101,18 @@ def _changed(job: TrainingJob, alternative: Alternative, where: Where) -> Traini
     return placed
 
 
-def _numbered(error: JobError, number: int) -> JobError:
-    """Return the error of an entry with its number in each message."""
-    problems = []
-    for problem in error.problems:
-        problems.append(replace(problem, message=f"try {number}: {problem.message}"))
-    return JobError(problems)
-
-
 def _misplaced(entries: Sequence[Ready]) -> list[Problem]:
     """Return a problem for each entry that would never be reached, or that is there twice."""
     problems = []
-    keys = list[str]()
+    keys = [entry.key for entry in entries]
     for index, entry in enumerate(entries):
         path = ("capacity", "alternatives", index - 1)
-        if entry.key in keys:
-            message = f"try {index + 1} sends the same as try {keys.index(entry.key) + 1}"
-            hint = "remove it, or write what differs under `set`"
-            problems.append(Problem(path, message, hint, code="CT074"))
-        keys.append(entry.key)
+        first = keys.index(entry.key)
+        if first < index:
+            message = f"try {index + 1} sends the same as try {first + 1}"
+            problems.append(
+                Problem(path, message, "remove it, or write what differs under `set`", code="CT074")
+            )
         if index + 1 < len(entries) and not has_part(entry.where.target, CapacityWords):
             title = entry.where.target.title
             message = f"{title} never lacks capacity, so what follows try {index + 1} never runs"
@@ -190,31 +185,25 @@ class ReadyList:
     def waits(self) -> tuple[float | None, ...]:
         """How many seconds each entry waits for capacity; None for no limit. The last one waits
         without a limit, unless the list begins again."""
-        given = [self.capacity.wait]
-        given += [alternative.wait for alternative in self.capacity.alternatives]
         waits = list[float | None]()
-        for index, (entry, wait) in enumerate(zip(self.entries, given, strict=True)):
-            is_last = index + 1 == len(self.entries) and self.capacity.give_up_after is None
-            if wait is not None or is_last or not entry.where.target.facts.is_paid:
-                waits.append(wait)
-            elif getattr(entry.work, "spot", None) is not None:
-                waits.append(_SPOT_WAIT)
+        given_by = (self.capacity, *self.capacity.alternatives)
+        for entry, given in zip(self.entries, given_by, strict=True):
+            is_last = entry is self.entries[-1] and self.capacity.give_up_after is None
+            if given.wait is not None or is_last or not entry.where.target.facts.is_paid:
+                waits.append(given.wait)
             else:
-                waits.append(_WAIT)
+                waits.append(_WAIT if getattr(entry.work, "spot", None) is None else _SPOT_WAIT)
         return tuple(waits)
 
     @cached_property
-    def _plans(self) -> dict[tuple[str, bool], tuple[Plan, ...]]:
+    def _plans(self) -> dict[tuple[str, bool], list[Plan]]:
         return {}
 
-    def plans(self, name: str, *, is_asked: bool = False) -> tuple[Plan, ...]:
+    def plans(self, name: str, *, is_asked: bool = False) -> Sequence[Plan]:
         """Return the plan of each entry in the list `name`, under the name of its first try."""
-        known = self._plans.get((name, is_asked))
-        if known is None:
-            plans = []
-            for index, entry in enumerate(self.entries):
-                plans.append(entry.named(trial_name(name, index + 1), is_asked=is_asked))
-            known = self._plans[name, is_asked] = tuple(plans)
+        known = self._plans.setdefault((name, is_asked), [])
+        for number, entry in enumerate(self.entries[len(known) :], len(known) + 1):
+            known.append(entry.named(trial_name(name, number), is_asked=is_asked))
         return known
 
     def plan(self, counter: int, salt: str, *, is_asked: bool = False) -> Plan:
@@ -226,14 +215,17 @@ class ReadyList:
         notes = dict.fromkeys(note for plan in plans for note in plan.notes)
         settings = dict.fromkeys(file for plan in plans for file in plan.settings)
         hidden = dict.fromkeys(secret for plan in plans for secret in plan.hidden)
-        most = self.spending(self._whole(name, plans)).most
+        whole = self._whole(name, plans)
+        numbers = [plan.numbers for plan in plans]
+        dearest = max(numbers, key=lambda item: inf if item.per_hour is None else item.per_hour)
+        of_first = [row for row in plans[0].summary if row[0] not in _OF_ONE_ENTRY]
         return replace(
-            self._whole(name, plans),
-            summary=(*self._rows(plans), *_of_first(plans[0])),
+            whole,
+            summary=(*self._rows(plans), *of_first),
             findings=_merged([plan.findings for plan in plans]),
             notes=tuple(notes),
             settings=tuple(settings),
-            numbers=_dearest([plan.numbers for plan in plans])._replace(at_most=most),
+            numbers=dearest._replace(at_most=self.spending(whole).most),
             hidden=tuple(hidden),
             environment=plans[0].environment,
         )
@@ -261,7 +253,7 @@ class ReadyList:
         runs. It is unknown if that of any entry is."""
         plans = self.plans(plan.run_name)
         every = [entry.spending(its) for entry, its in zip(self.entries, plans, strict=True)]
-        return max(every, key=lambda item: float("inf") if item.most is None else item.most)
+        return max(every, key=lambda item: inf if item.most is None else item.most)
 
     def record(self, plan: Plan, commit: Commit, source: JobSource) -> JobRecord:
         """Return the record of the list. Its hourly price is left out, because each try has its own
@@ -352,23 +344,12 @@ def _label(plan: Plan, entry: Ready) -> str:
     return f"{machines} on {plan.target} {plan.place}".strip()
 
 
-def _of_first(plan: Plan) -> list[tuple[str, str]]:
-    return [row for row in plan.summary if row[0] not in _OF_ONE_ENTRY]
-
-
-def _dearest(numbers: Sequence[Numbers]) -> Numbers:
-    """Return the numbers of the entry with the highest price per hour; unknown ones are dearest."""
-    unknown = float("inf")
-    return max(numbers, key=lambda item: unknown if item.per_hour is None else item.per_hour)
-
-
 def _merged(findings: Sequence[Sequence[Finding]]) -> tuple[Finding, ...]:
     """Return the findings of all entries. Those of the first one are as they are; others have the
     number of their try."""
     merged = list(findings[0])
-    for index, own in enumerate(findings[1:]):
+    for number, own in enumerate(findings[1:], 2):
         for finding in own:
-            if finding in findings[0]:
-                continue
-            merged.append(finding._replace(message=f"try {index + 2}: {finding.message}"))
+            if finding not in findings[0]:
+                merged.append(finding._replace(message=f"try {number}: {finding.message}"))
     return tuple(sorted(merged, key=lambda item: item.level is not Level.ERROR))

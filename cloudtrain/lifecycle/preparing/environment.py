@@ -72,7 +72,7 @@ class Installation(NamedTuple):
     @property
     def replaced(self) -> list[tuple[str, str, str]]:
         """The packages of the image that the job replaces: name, version in the image, version of
-        the job."""
+        the job. Those whose first number changes come first, because they break most."""
         image = self.contents.packages or {}
         replaced = []
         for item in self.requirements.packages:
@@ -80,27 +80,32 @@ class Installation(NamedTuple):
             public = before.partition("+")[0]
             if item.version and public and public != item.version.partition("+")[0]:
                 replaced.append((item.name, before, item.version))
-        return replaced
+
+        def rank(item: tuple[str, str, str]) -> tuple[bool, str]:
+            name, before, after = item
+            return before.partition(".")[0] == after.partition(".")[0], name
+
+        return sorted(replaced, key=rank)
 
     def add_to(self, plan: Plan) -> Plan:
         """Return the plan with a line of its summary, notes, and the packages for `--json`."""
         wanted = self.requirements
         summary = (*plan.summary, ("requirements", self._describe()))
-        notes = plan.notes
+        notes = [*plan.notes]
         without = [item.name for item in wanted.packages if not item.hashes]
         if wanted.form != "pip" and 0 < len(without) < len(wanted.packages):
             which = quoted(without[:_NAMED])
-            note = (
+            notes.append(
                 f"no hash of `{wanted.file}` is checked, because these packages have none: {which}"
             )
-            notes = (*notes, note)
         if wanted.undecided and self.contents.is_image:
             number = len(wanted.packages)
             which = "the package" if number == 1 else f"{wanted.undecided} of {number} packages"
             verb = "is" if wanted.undecided == 1 else "are"
-            note = f"{which} in `{wanted.file}` {verb} not pinned: the machine decides the version"
-            notes = (*notes, note)
-        return replace(plan, summary=summary, notes=notes, environment=self.to_json())
+            notes.append(
+                f"{which} in `{wanted.file}` {verb} not pinned: the machine decides the version"
+            )
+        return replace(plan, summary=summary, notes=tuple(notes), environment=self.to_json())
 
     def _describe(self) -> str:
         """Return the text of the plan's summary: what is installed, and what of the image changes
@@ -129,24 +134,14 @@ class Installation(NamedTuple):
         is_unknown = self.contents.is_image and self.contents.packages is None
         if is_unknown and wanted.form != "pip":
             lines.append("what the image has is not known offline")
-        if self.replaced:
-            lines.append(self._describe_replaced())
+        replaced = self.replaced
+        if replaced:
+            verb = "replaces" if len(replaced) == 1 else "replace"
+            shown = [f"{name} {before} -> {after}" for name, before, after in replaced[:_NAMED]]
+            if len(replaced) > _NAMED:
+                shown.append(f"and {len(replaced) - _NAMED} more")
+            lines.append(f"{len(replaced)} {verb} the image's: {', '.join(shown)}")
         return "\n".join(lines)
-
-    def _describe_replaced(self) -> str:
-        """Return which packages of the image the job replaces: first those whose first number
-        changes, because they break most."""
-
-        def rank(item: tuple[str, str, str]) -> tuple[bool, str]:
-            name, before, after = item
-            return before.partition(".")[0] == after.partition(".")[0], name
-
-        replaced = sorted(self.replaced, key=rank)
-        verb = "replaces" if len(replaced) == 1 else "replace"
-        shown = [f"{name} {before} -> {after}" for name, before, after in replaced[:_NAMED]]
-        if len(replaced) > _NAMED:
-            shown.append(f"and {len(replaced) - _NAMED} more")
-        return f"{len(replaced)} {verb} the image's: {', '.join(shown)}"
 
     def to_json(self) -> dict[str, Any]:
         """Return the whole list as JSON data."""
@@ -188,7 +183,7 @@ class Unusable(NamedTuple):
 
 
 def with_requirements(
-    job: AnyJob, tree: Tree, where: Where, *, is_named: bool = True, is_new: bool = True
+    job: AnyJob, tree: Tree, where: Where, *, is_named: bool, is_new: bool
 ) -> tuple[AnyJob, Tree, Installation | None]:
     """Read the job's requirements. Return the job and its bundle, with a generated list if the file
     is not one of pip.
@@ -204,8 +199,7 @@ def with_requirements(
     file = posixpath.normpath(job.environment.requirements or "")
     written = None
     for name in (_OTHER_LIST, _LIST):
-        text = tree.read_text(name) or ""
-        if text.startswith(WRITTEN):
+        if (tree.read_text(name) or "").startswith(WRITTEN):
             written = name
     if not is_new and written is not None:
         return requiring(job, written), tree, None
@@ -274,12 +268,13 @@ def _read(
             return read(path) if path in names else None
 
         found = read_pip(file, read_sent, extras, groups)
+        content = "\n".join(found.texts.values())
         for name in job.environment.secrets:
-            is_of_installer = name.startswith(("PIP_", "UV_"))
-            if not is_of_installer and any(f"${{{name}}}" in text for text in found.texts.values()):
-                message = f"`{file}` needs the secret `{name}`, which is looked up later"
-                hint = "give the whole address as the secret `PIP_EXTRA_INDEX_URL`"
-                raise unread(message, hint)
+            if not name.startswith(("PIP_", "UV_")) and f"${{{name}}}" in content:
+                raise unread(
+                    f"`{file}` needs the secret `{name}`, which is looked up later",
+                    "give the whole address as the secret `PIP_EXTRA_INDEX_URL`",
+                )
         check_lines(found, names, read_sent, contents)
         return found.requirements
     from cloudtrain.job.locks import read_lock

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from shlex import quote
@@ -30,7 +30,7 @@ from cloudtrain.errors import (
     did_you_mean,
     join_names,
 )
-from cloudtrain.job.data import Input, RunInput, is_local_path, is_run_input, run_input
+from cloudtrain.job.data import Input, RunInput, is_local_path, run_input
 from cloudtrain.job.file import SUFFIXES
 from cloudtrain.job.model import format_size
 from cloudtrain.lifecycle.store.schema import read_store
@@ -40,17 +40,14 @@ from cloudtrain.plans.states import CAPACITY, SWEEP, TUNER, RunRef, RunState
 from cloudtrain.runtime.errors import SetupError
 from cloudtrain.runtime.secret_values import VARIABLE, resolved
 from cloudtrain.system.plugins import DEFAULT_TARGET, has_part, part
-from cloudtrain.targets.contract import DataPlaces
+from cloudtrain.targets.contract import DataPlaces, Target
 from cloudtrain.targets.registry import service_of, target_of
 from cloudtrain.targets.settings import Settings
 
 if TYPE_CHECKING:
     from cloudtrain.job.processing import AnyJob
-    from cloudtrain.targets.contract import Target
     from cloudtrain.targets.where import Where
 
-
-_BAD = (RunState.FAILED, RunState.STOPPED, RunState.LOST)
 
 _SEARCHED_RUNS = 200
 """Number of the newest runs that are searched for `last`."""
@@ -79,10 +76,9 @@ def resolve_run_inputs(
         search = _Search(store, target, settings, job.folder or settings.cwd)
         for name, item in job.inputs.items():
             reference = item.of(target)
-            if reference is None or not is_run_input(reference):
+            source = None if reference is None else run_input(reference)
+            if reference is None or source is None:
                 continue
-            source = run_input(reference)
-            assert source is not None, "the model has checked it"
             path = ("inputs", name, target)
             try:
                 row, state = search.find(source.run)
@@ -133,17 +129,13 @@ class _Search(NamedTuple):
         if not rows:
             message = f"no run on `{self.target}` is called `{name}`"
             raise CloudtrainError(message, hint=self._suggest(name), code="CT021")
-        if is_job:
-            return self._choose(rows)
-        if len(rows) > 1:
+        if len(rows) > 1 and not is_job:
             names = join_names([row.name for row in rows[:5]])
             message = f"`{name}` begins the names of {len(rows)} runs"
-            hint = f"write one of the full names: {names}"
-            raise CloudtrainError(message, hint=hint, code="CT021")
-        state = self._state_of(rows[0])
-        if state in _BAD:
-            raise _unusable(rows[0], f"is {state}")
-        return rows[0], state
+            raise CloudtrainError(
+                message, hint=f"write one of the full names: {names}", code="CT021"
+            )
+        return self._choose(rows)
 
     def _candidates(self, name: str) -> tuple[list[RunRecord], bool]:
         """Return the runs that match a name, newest first, and whether the name is a job's name."""
@@ -158,20 +150,25 @@ class _Search(NamedTuple):
         return self._on_target(self.store.starting_with(name)), False
 
     def _choose(self, rows: Sequence[RunRecord]) -> tuple[RunRecord, RunState]:
-        """Return the newest run of a job that has succeeded, or else the newest that goes on."""
-        states = []
+        """Return the newest of the runs that has succeeded, or else the newest that goes on.
+
+        Raises:
+            CloudtrainError: all have ended, and none has succeeded.
+        """
+        unfinished = []
         for row in rows:
             state = self._state_of(row)
             if state is RunState.SUCCEEDED:
                 return row, state
-            states.append(state)
-        for row, state in zip(rows, states, strict=True):
             if not state.is_final:
-                return row, state
-        why = f"is {states[0]}"
-        if len(rows) > 1:
-            why += f", as are the others of `{rows[0].job_name}`"
-        raise _unusable(rows[0], why)
+                unfinished.append((row, state))
+        if unfinished:
+            return unfinished[0]
+        newest = rows[0]
+        message = f"the run `{newest.name}` did not succeed, so its output is incomplete"
+        raise CloudtrainError(
+            message, hint=f"`cloudtrain status {newest.name}` shows the reason", code="CT021"
+        )
 
     def _state_of(self, row: RunRecord) -> RunState:
         """Return the run's last recorded state. If that is not final, and runs can wait for other
@@ -225,12 +222,6 @@ def _file_of_job(name: str, folder: Path) -> Path | None:
     return None
 
 
-def _unusable(row: RunRecord, why: str) -> CloudtrainError:
-    message = f"the run `{row.name}` {why}, so its output is incomplete"
-    hint = f"`cloudtrain status {row.name}` shows the reason"
-    return CloudtrainError(message, hint=hint, code="CT021")
-
-
 def _place_of(store: Store, row: RunRecord, source: RunInput) -> str:
     """Return the location of what an input names of a run.
 
@@ -256,10 +247,9 @@ def _no_output(row: RunRecord, source: RunInput, places: Mapping[str, str]) -> C
     if not places and row.key.startswith((SWEEP, TUNER)):
         message = f"the best trial of the sweep `{row.name}` is not known"
         hint = (
-            f"name the run of a trial, `run:RUN/model`: `cloudtrain trials {row.name}` lists them"
+            f"wait for it: `cloudtrain wait {row.name}`; or name the run of a trial, "
+            f"`run:RUN/model`: `cloudtrain trials {row.name}` lists them"
         )
-        if not RunState(row.state).is_final:
-            hint = f"wait for it: `cloudtrain wait {row.name}`; or {hint}"
     elif "outputs" in places:
         title = target_of(row.target).title
         message = (
@@ -285,12 +275,11 @@ def _as_written(output: str) -> str:
 def _notes(name: str, reference: str, row: RunRecord, place: str, state: RunState) -> list[str]:
     """Return what a reader of the plan should know about the input `name` from the run `row`."""
     notes = [f"input `{name}`: `{reference}` is `{place}`, written by `{row.name}`"]
-    if not state.is_final and target_of(row.target).facts.waits_for_runs:
-        notes.append(f"the run waits for `{row.name}`, which is {state}")
-    elif not state.is_final:
-        notes.append(
-            f"`{row.name}` had not ended at the last check: `cloudtrain status {row.name}`"
-        )
+    if not state.is_final:
+        note = f"`{row.name}` had not ended at the last check: `cloudtrain status {row.name}`"
+        if target_of(row.target).facts.waits_for_runs:
+            note = f"the run waits for `{row.name}`, which is {state}"
+        notes.append(note)
     if place.endswith(".tar.gz"):
         notes.append(f"input `{name}` is an archive, which the script has to unpack")
     return notes
@@ -355,10 +344,9 @@ def place_data(job: AnyJob, where: Where) -> tuple[AnyJob, tuple[Upload, ...], t
 
     if problems:
         raise JobError(problems)
+    job = job.model_copy(update={"inputs": inputs})
     data_uploads = tuple(uploads.values())
-    if data_uploads:
-        job = job.model_copy(update={"inputs": inputs})
-    return job, data_uploads, (*_upload_notes(data_uploads), *notes)
+    return job, data_uploads, (*map(_upload_note, data_uploads), *notes)
 
 
 def emulated_here(job: AnyJob, emulated: Target) -> AnyJob:
@@ -373,14 +361,13 @@ def emulated_here(job: AnyJob, emulated: Target) -> AnyJob:
     return job.model_copy(update={"inputs": inputs})
 
 
-def _upload_notes(uploads: tuple[Upload, ...]) -> Iterator[str]:
-    for upload in uploads:
-        what = f"`{upload.source}`, {format_size(upload.size)} of data"
-        note = f"{what}, is uploaded once, when the job is submitted"
-        if upload.size >= _WORTH_MONEY:
-            month = upload.size / 2**30 * _MONTHLY
-            note += f", and costs about ${month:,.2f} a month there"
-        yield note
+def _upload_note(upload: Upload) -> str:
+    what = f"`{upload.source}`, {format_size(upload.size)} of data"
+    note = f"{what}, is uploaded once, when the job is submitted"
+    if upload.size >= _WORTH_MONEY:
+        month = upload.size / 2**30 * _MONTHLY
+        note += f", and costs about ${month:,.2f} a month there"
+    return note
 
 
 # How a job's secrets reach a target: cloudtrain sends their locations in one variable, and never
@@ -427,19 +414,13 @@ def with_secret_places(
     variables = {**job.environment.variables, VARIABLE: json.dumps(places, sort_keys=True)}
     environment = job.environment.model_copy(update={"variables": variables})
     job = job.model_copy(update={"environment": environment})
-    if not target.facts.has_secrets_here:
-        return job, ()
-    return job, tuple(_secrets_missing_here(places, {**environ, **variables}))
-
-
-def _secrets_missing_here(places: Mapping[str, str], variables: Mapping[str, str]) -> Iterator[str]:
-    """Yield a note for each secret in this machine's variables or files that a run could not
-    read."""
+    notes = []
     for name, place in places.items():
-        if not place.startswith(("env:", "file:")):
+        if not target.facts.has_secrets_here or not place.startswith(("env:", "file:")):
             continue
         alone = json.dumps({name: place})
         try:
-            resolved({**variables, VARIABLE: alone})
-        except SetupError as error:
-            yield f"{error.message}: {error.hint}" if error.hint else error.message
+            resolved({**environ, **variables, VARIABLE: alone})
+        except SetupError as error:  # a run on this machine could not read it
+            notes.append(f"{error.message}: {error.hint}" if error.hint else error.message)
+    return job, tuple(notes)

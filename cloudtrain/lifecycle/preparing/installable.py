@@ -37,13 +37,12 @@ def check_lines(file: PipFile, names: Collection[str], read: Read, contents: Con
     """Raise JobError with all that cannot be installed of a requirements file of pip. `names` are
     the files of the bundle, which `read` reads."""
     lines = [line for line in file.lines if _applies(line, contents)]
-    problems = [*_places(file, lines, names, contents)]
+    problems = [*_places(file, lines, names, contents), *_without_hash(file)]
     projects = []
     for line in lines:
         if line.path and not line.path.endswith(".whl"):
             project = posixpath.normpath(f"{line.path}/pyproject.toml")
             projects += _needs(line, read(project) or "", contents)
-    problems += _without_hash(file)
     problems += _conflicts([*lines, *projects], contents)
     if problems:
         raise JobError(problems)
@@ -98,15 +97,13 @@ def _places(
             yield _problem(line, "names a path of another machine", "name the version instead")
         if not path or path.startswith("/"):
             continue
+        inside = {posixpath.normpath(f"{path}/{name}") for name in _PROJECT_FILES}
         if path in names:
             if not path.endswith(ARCHIVES):
                 yield _problem(line, f"names `{path}`, which is no archive", "name a wheel")
-            continue
-        if not _is_folder(path, names):
+        elif not _is_folder(path, names):
             yield _problem(line, f"names `{path}`, which the bundle does not hold", _NOT_SENT)
-            continue
-        inside = [posixpath.normpath(f"{path}/{name}") for name in _PROJECT_FILES]
-        if not {*inside} & {*names}:
+        elif inside.isdisjoint(names):
             message = f"names the folder `{path}`, which has no `pyproject.toml`"
             yield _problem(line, message, "name the folder of a package")
 
@@ -118,11 +115,10 @@ def _is_folder(path: str, names: Iterable[str]) -> bool:
 def _needs(line: Requirement, text: str, contents: Contents) -> list[Requirement]:
     """Return what a package in a folder needs, by the text of its pyproject.toml: the Python too,
     under the name `python`. Its build backend says what is wrong with another text."""
-    found = []
     try:
         project = load_toml(text).get("project", {})
-        found.append(Requirement("python", versions_in(project.get("requires-python", ""))))
-        found += [requirement_in(item) for item in project.get("dependencies", ())]
+        found = [Requirement("python", versions_in(project.get("requires-python", "")))]
+        found += map(requirement_in, project.get("dependencies", ()))
     except (ValueError, RecursionError, AttributeError, TypeError):
         return []
     return [item._replace(place=line.place) for item in found if _applies(item, contents)]
@@ -135,11 +131,11 @@ def _without_hash(file: PipFile) -> Iterator[Problem]:
         return
     for line in asked:
         if not line.hashes or not (line.path or line.url or line.pin):
-            message = (
-                "lacks a hash or a pinned version, and pip wants both as soon as a line has one"
+            yield _problem(
+                line,
+                "lacks a hash or a pinned version, and pip wants both as soon as a line has one",
+                "pin each line with its hash, or none: `cloudtrain environments lock`",
             )
-            hint = "pin each line with its hash, or none: `cloudtrain environments lock`"
-            yield _problem(line, message, hint)
             return
 
 

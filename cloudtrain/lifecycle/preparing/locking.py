@@ -133,11 +133,10 @@ def _without_foreign_indexes(output: str, source: str) -> str:
     credentials."""
 
     def if_named(match: re.Match[str]) -> str:
-        return match[0] if match[1] in source else ""
+        address = re.sub(_LOGIN, "", match[2])
+        return f"{match[1]}{address}\n" if address in source else ""
 
-    index = r"(?m)^--(?:extra-)?index-url .*\n"
-    output = re.sub(index, lambda match: re.sub(_LOGIN, "", match[0]), output)
-    return re.sub(r"(?m)^--\S+ (\S+)\n", if_named, output)
+    return re.sub(r"(?m)^(--\S+ )(\S+)\n", if_named, output)
 
 
 def _finish(output: str, python: str, held: str | None) -> tuple[str, list[str]]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +19,7 @@ from cloudtrain.code.tree import Tree, scan
 from cloudtrain.documents import JsonMapping
 from cloudtrain.errors import JobError, Problem, ValuePath, join_names
 from cloudtrain.job.data import is_local_path, is_run_input
-from cloudtrain.job.file import anchored
+from cloudtrain.job.file import SUFFIXES, anchored
 from cloudtrain.job.training import BUNDLED, TrainingJob
 from cloudtrain.machines.spending import FREE, Spending
 from cloudtrain.plans.plan import (
@@ -31,7 +31,7 @@ from cloudtrain.plans.plan import (
     Plan,
     Upload,
 )
-from cloudtrain.plans.states import RunState
+from cloudtrain.plans.states import RunRef, RunState
 from cloudtrain.rules.engine import Reading, Subject, check_plan, rule_named
 from cloudtrain.rules.facts import declared_places
 from cloudtrain.rules.machines import spending_of
@@ -45,15 +45,12 @@ from cloudtrain.targets.settings import Settings
 from cloudtrain.targets.where import Where
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from typing_extensions import Self
 
     from cloudtrain.job.processing import AnyJob
     from cloudtrain.lifecycle.preparing.environment import Installation, Unusable
     from cloudtrain.lifecycle.preparing.inputs import Awaited
     from cloudtrain.lifecycle.store.records import Label
-    from cloudtrain.plans.states import RunRef
 
 NOTHING = "none"
 """The value of `environment.requirements` with which a job installs nothing, whatever is in its
@@ -97,7 +94,7 @@ def prepare(
         if not _sent_target(where).facts.keeps_literals:
             job = without_literals(job)
     except JobError as error:
-        raise _located(error.problems, place_of) from None
+        raise located(error.problems, place_of) from None
 
     after: tuple[str, ...] = ()
     if where.target.facts.waits_for_runs:  # then nobody has to ask about the runs
@@ -108,7 +105,12 @@ def prepare(
     if tree is None:
         job, tree, code_notes = _code_of(job, here)
         notes = (*code_notes, *notes)
-    job, tree, installation, refusal = _with_requirements(job, tree, where, is_new=is_new)
+    installation: Installation | Unusable | None = None
+    refusal = None
+    try:
+        job, tree, installation = _with_requirements(job, tree, where, is_new=is_new)
+    except JobError as error:
+        refusal = error  # reported with what the rules find
 
     choose_settings = part(where.target, SettingsChooser)
     if choose_settings is not None:
@@ -117,16 +119,14 @@ def prepare(
             where = replace(where, settings=settings)
     job, uploads, data_notes = _place_data(job, where, place_of)
 
-    build = _build_hash(job, tree)
     digest = None if installation is None else installation.digest
-    requirements = digest or _requirements_hash(job, tree)
     is_package = any(entry.path == "setup.py" for entry in tree.entries)
     context = CompileContext(
         NAMELESS,
         tree.identity,
         where.account,
-        build=build,
-        requirements=requirements,
+        build=_build_hash(job, tree),
+        requirements=digest or _requirements_hash(job, tree),
         package=is_package,
         after=after,
     )
@@ -172,37 +172,29 @@ def _with_places(job: AnyJob, where: Where) -> tuple[AnyJob, tuple[str, ...], tu
     return job, notes, awaited
 
 
-class _Required(NamedTuple):
-    """A job and its bundle with the list of packages that the job installs. `refusal` is the error
-    that stops the job."""
-
-    job: AnyJob
-    tree: Tree
-    installation: Installation | Unusable | None = None
-    refusal: JobError | None = None
-
-
-def _with_requirements(job: AnyJob, tree: Tree, where: Where, *, is_new: bool) -> _Required:
-    """Add the list of packages to a job: of the file that it names, or of one beside it."""
+def _with_requirements(
+    job: AnyJob, tree: Tree, where: Where, *, is_new: bool
+) -> tuple[AnyJob, Tree, Installation | Unusable | None]:
+    """Add the list of packages to a job and its bundle: of the file that the job names, or of one
+    beside it. Raises JobError if the file that it names cannot be used."""
     named = job.environment.requirements
     file = _requirements_beside(job, tree, where) if named is None else named
     if file is None:
-        return _Required(job, tree)
+        return job, tree, None
     if named == NOTHING:
         environment = job.environment.model_copy(update={"requirements": None})
-        return _Required(job.model_copy(update={"environment": environment}), tree)
+        return job.model_copy(update={"environment": environment}), tree, None
     from cloudtrain.lifecycle.preparing.environment import Unusable, requiring, with_requirements
 
     is_named = named is not None
     try:
-        found = with_requirements(
+        return with_requirements(
             requiring(job, file), tree, where, is_named=is_named, is_new=is_new
         )
     except JobError as error:
         if is_named:
-            return _Required(job, tree, refusal=error)
-        return _Required(job, tree, Unusable(file, error.problems[0]))
-    return _Required(*found)
+            raise
+        return job, tree, Unusable(file, error.problems[0])
 
 
 def _requirements_beside(job: AnyJob, tree: Tree, where: Where) -> str | None:
@@ -216,8 +208,7 @@ def _requirements_beside(job: AnyJob, tree: Tree, where: Where) -> str | None:
         return None
 
     script = os.path.normpath(job.entry_point)
-    text = tree.read_text(script) or ""
-    if "\n# /// script" in f"\n{text}":
+    if re.search(r"(?m)^# /// script", tree.read_text(script) or ""):
         return script
 
     names = {entry.path for entry in tree.entries}
@@ -254,7 +245,7 @@ def _place_data(
     try:
         return place_data(job, where)
     except JobError as error:
-        raise _located(error.problems, place_of) from None
+        raise located(error.problems, place_of) from None
 
 
 def _input_places(job: AnyJob, target: str) -> list[str | None]:
@@ -554,7 +545,7 @@ class Ready:
         for item in findings:
             if item.level is Level.ERROR and item.path not in refused:
                 problems.append(Problem(item.path, item.message, item.hint, code=item.code))
-        return _located(problems, self.place_of)
+        return located(problems, self.place_of)
 
     def _subject(self, plan: Plan) -> Subject:
         """Return what the rules check."""
@@ -580,17 +571,17 @@ class Ready:
         return finding._replace(place=self.place_of(finding.path))
 
 
-def _located(problems: Sequence[Problem], place_of: PlaceOf | None) -> JobError:
-    return JobError([place_problem(problem, place_of) for problem in problems])
+def located(problems: Sequence[Problem], place_of: PlaceOf | None) -> JobError:
+    """Return the error with these problems, each with its position in the job's file, and a hint in
+    the syntax of that file."""
+    return JobError([_placed(problem, place_of) for problem in problems])
 
 
-def place_problem(problem: Problem, place_of: PlaceOf | None) -> Problem:
-    """Return the problem with its position in the job's file, and a hint in the syntax of that
-    file."""
-    if place_of is None:
-        return problem
-    place = place_of(problem.path) if problem.path and not problem.file else None
+def _placed(problem: Problem, place_of: PlaceOf | None) -> Problem:
     problem = replace(problem, hint=_in_form(problem.hint, place_of))
+    place = None
+    if place_of is not None and problem.path and not problem.file:
+        place = place_of(problem.path)
     if place is None:
         return problem
     match = re.fullmatch(_PLACE, place)
@@ -604,12 +595,12 @@ def _in_form(hint: str | None, place_of: PlaceOf | None) -> str | None:
     """Return the hint in the syntax of the job's file, which may be TOML or JSON."""
     start = None if place_of is None else place_of(())
     match = re.fullmatch(_PLACE, start or "")
-    suffix = Path(match["file"]).suffix.lower() if match else ""
-    if suffix not in (".toml", ".json"):
+    form = SUFFIXES.get(Path(match["file"]).suffix.lower(), "yaml") if match else "yaml"
+    if form == "yaml":
         return hint
     from cloudtrain.job.explain import in_form
 
-    return in_form(hint, "toml" if suffix == ".toml" else "json")
+    return in_form(hint, form)
 
 
 def _code_notes(tree: Tree, beside: Mapping[str, str]) -> Iterable[str]:
@@ -721,7 +712,5 @@ def _environment_beside(job: AnyJob, source: _Source) -> tuple[AnyJob, dict[str,
         changes[field] = name
         beside[name] = place
         notes.append(f"`{path}` is outside of the code; its name in the bundle is `{name}`")
-    if not changes:
-        return job, {}, []
     environment = job.environment.model_copy(update=changes)
     return job.model_copy(update={"environment": environment}), beside, notes

@@ -24,14 +24,14 @@ from cloudtrain.errors import (
     dotted,
     join_names,
 )
-from cloudtrain.job.file import fields_of, model_of_kind
+from cloudtrain.job.file import JobFile, fields_of, model_of_kind
 from cloudtrain.job.overrides import override
 from cloudtrain.job.training import BUNDLED
 from cloudtrain.lifecycle.detached.driven import ensure_sender, watch_interval
 from cloudtrain.lifecycle.notifications.channels import check_channels, own_channels
 from cloudtrain.lifecycle.past.sent import JobSource, SameCode, code_of, keep_plan, settings_of
 from cloudtrain.lifecycle.preparing.hidden import is_hidden, texts_of
-from cloudtrain.lifecycle.preparing.prepare import NAMELESS, NAMELESS_SWEEP, prepare
+from cloudtrain.lifecycle.preparing.prepare import NAMELESS, NAMELESS_SWEEP, Ready, prepare
 from cloudtrain.lifecycle.store.records import (
     NOWHERE,
     JobRecord,
@@ -46,7 +46,6 @@ from cloudtrain.lifecycle.store.store import RunRecord, Store
 from cloudtrain.lifecycle.submission.approval import hash_of
 from cloudtrain.lifecycle.submission.once import (
     ANY_PLAN,
-    SILENT,
     Expected,
     Sending,
     Submitted,
@@ -56,6 +55,7 @@ from cloudtrain.lifecycle.submission.once import (
 )
 from cloudtrain.machines.spending import Spending
 from cloudtrain.plans.plan import Plan, Upload, hide
+from cloudtrain.plans.progress import Trial
 from cloudtrain.plans.states import AFTER, CAPACITY, TRIAL, TUNER
 from cloudtrain.rules.engine import can_be_ignored, plural
 from cloudtrain.rules.machines import over_cap, spending_of, without_price
@@ -69,14 +69,11 @@ from cloudtrain.targets.where import Where
 from cloudtrain.version import __version__
 
 if TYPE_CHECKING:
-    from cloudtrain.job.file import JobFile
     from cloudtrain.job.processing import AnyJob
     from cloudtrain.lifecycle.capacity.plan import ReadyList
     from cloudtrain.lifecycle.detached.waiting import Order, Try
-    from cloudtrain.lifecycle.preparing.prepare import Ready
     from cloudtrain.lifecycle.sweeps.plan import ReadySweep
     from cloudtrain.lifecycle.sweeps.service import Specification
-    from cloudtrain.plans.progress import Trial
 
 
 def submit(
@@ -115,24 +112,21 @@ def _expected(exactly: Plan | JsonMapping | str | None) -> Expected:
     if exactly is None:
         return ANY_PLAN
     before: JsonMapping | None = None
+    if isinstance(exactly, Plan):
+        exactly = replace(exactly, processes=()).to_dict()
     if isinstance(exactly, str):
-        sha256 = exactly
-    elif isinstance(exactly, Mapping):
-        before = exactly
-        sha256 = str(exactly.get("sha256"))
+        sha256 = hash_of(exactly)
     else:
-        before = replace(exactly, processes=()).to_dict()
-        sha256 = exactly.sha256
-    sha256 = hash_of(sha256)
+        before = exactly
+        sha256 = hash_of(str(exactly.get("sha256")))
 
     def error(store: Store, plan: Plan) -> CloudtrainError:
         # importing it takes time, and most plans are the expected ones
         from cloudtrain.lifecycle.past.differences import plan_differs
 
         kept = store.plans.asked(sha256)
-        if before is None and kept:
-            return plan_differs(sha256, kept[0].shown, plan)
-        return plan_differs(sha256, before, plan)
+        shown = kept[0].shown if before is None and kept else before
+        return plan_differs(sha256, shown, plan)
 
     return Expected(sha256, error)
 
@@ -140,9 +134,9 @@ def _expected(exactly: Plan | JsonMapping | str | None) -> Expected:
 def make_sending(
     ready: Ready | ReadyList | ReadySweep,
     *,
-    file: JobFile | None = None,
-    online: bool = True,
-    watch: Watch = SILENT,
+    file: JobFile | None,
+    online: bool,
+    watch: Watch,
 ) -> Sending:
     """Return the submission of a new job or sweep. If the job reads from runs that have not ended,
     a process on this machine will send it."""
@@ -214,8 +208,8 @@ def make_rerun(
     old_record: JobRecord,
     here: Settings,
     *,
-    name: str | None = None,
-    watch: Watch = SILENT,
+    name: str | None,
+    watch: Watch,
 ) -> Sending:
     """Return the submission of a run's request under a new run name. The new run belongs to the job
     `name`; None: to the same job.
@@ -224,15 +218,13 @@ def make_rerun(
         UsageError: the run had secrets, which are not kept (CT973).
     """
     if old_record.hidden:
-        paths = [path for path in old_record.hidden if path not in ("settings", "request")]
-        raise _lost_secrets(row, paths)
+        raise _lost_secrets(row, old_record)
 
-    job_name = row.job_name
+    job_name = name or row.job_name
     key = row.key
     old_plan = plan_of_record(row, old_record)
-    is_renamed = name is not None and name != job_name
-    if is_renamed or key.startswith(TRIAL):  # a trial becomes an ordinary run
-        fields = {**old_record.job, "name": name or job_name}
+    if job_name != row.job_name or key.startswith(TRIAL):  # a trial becomes an ordinary run
+        fields = {**old_record.job, "name": job_name}
         job_name = _make_job(old_record.kind, fields).name  # which checks it
         key = submission_key(replace(old_plan.renamed(NAMELESS), job_name=job_name))
         overrides = (*old_record.overrides, f"name={job_name}")
@@ -249,8 +241,9 @@ def make_rerun(
         return plan
 
     def record(store: Store, plan: Plan) -> tuple[Origin, JobRecord]:
-        changes = {"job_name": plan.job_name, "findings": []}
-        return _record_rerun(store, row, old_record, plan, changes)
+        return _record_rerun(
+            store, row, old_record, plan, {"job_name": plan.job_name, "findings": []}
+        )
 
     outlay = _outlay_of_record(old_record, here)
     return Sending(service, key, here.submitter, code, plan_of, outlay, record, watch)
@@ -263,23 +256,22 @@ def make_changed_rerun(
     overrides: Sequence[str],
     here: Settings,
     *,
-    ignore: Sequence[str] = (),
-    online: bool = True,
-    watch: Watch = SILENT,
+    ignore: Sequence[str],
+    online: bool,
+    watch: Watch,
 ) -> Iterator[Sending]:
     """Yield the submission of a run's job with overrides, with the same code and the same settings
     of the target."""
     job = _job_with(overrides, old_record.kind, old_record.prepared or old_record.job)
     record_job = _job_with(overrides, old_record.kind, old_record.job)
 
-    missing = []
+    settings = settings_of(old_record)
     for path, text in texts_of(fields_of(job)):
         # any other asterisks are the user's own text
         if is_hidden(text) and dotted(path) in old_record.hidden:
-            missing.append(dotted(path))
-    settings = settings_of(old_record)
-    if missing or settings is None:
-        raise _lost_secrets(row, missing)
+            raise _lost_secrets(row, old_record)
+    if settings is None:
+        raise _lost_secrets(row, old_record)
 
     service = service_of(row.target, here)
     with code_of(old_record, row.ref, service) as tree:
@@ -296,10 +288,10 @@ def make_changed_rerun(
             return plan
 
         def record(store: Store, plan: Plan) -> tuple[Origin, JobRecord]:
-            all_overrides = (*old_record.overrides, *overrides)
-            source = JobSource(old_record.file, old_record.text, all_overrides)
-            commit = _recorded_commit(old_record)
-            new_record = keep_plan(ready, record_job, plan, commit, source)
+            source = JobSource(
+                old_record.file, old_record.text, (*old_record.overrides, *overrides)
+            )
+            new_record = keep_plan(ready, record_job, plan, _recorded_commit(old_record), source)
             origin = _origin_of_rerun(store, row)._replace(labels=ready.labels)
             return origin, new_record._replace(rerun_of=row.name)
 
@@ -315,7 +307,7 @@ def make_continuation(
     trials: int,
     here: Settings,
     *,
-    watch: Watch = SILENT,
+    watch: Watch,
 ) -> Sending:
     """Return the submission of a sweep that continues the tuner's sweep `row` with `trials`
     additional trials."""
@@ -349,7 +341,7 @@ def make_trial(
     key: str,
     code: BundleWriter,
     *,
-    watch: Watch = SILENT,
+    watch: Watch,
 ) -> Sending:
     """Return the submission of one trial of a sweep. The store's record of the trial contains the
     trial's job, and the job file and commit of the sweep's own record."""
@@ -388,9 +380,7 @@ def make_repetition(
     return Sending(service, key, here.submitter, code, plan_of, lambda _: Outlay())
 
 
-def make_delayed(
-    order: Order, service: Service, code: BundleWriter, *, watch: Watch = SILENT
-) -> Sending:
+def make_delayed(order: Order, service: Service, code: BundleWriter, *, watch: Watch) -> Sending:
     """Return the submission of a run that has waited for others. It keeps the name that it waited
     under, and its outlay, which was recorded under this name when it began to wait."""
     plan = order.plan
@@ -401,11 +391,10 @@ def make_delayed(
             raise TargetError(message, hint="submit the job again", code="CT945")
         return plan
 
-    submitter = order.submitter
     return Sending(
         service,
         order.key,
-        submitter,
+        order.submitter,
         code,
         plan_of,
         lambda _: Outlay(),
@@ -423,7 +412,7 @@ def make_try(
     service: Service,
     code: BundleWriter,
     *,
-    watch: Watch = SILENT,
+    watch: Watch,
 ) -> Sending:
     """Return the submission of a try of a list. `name_of` returns its name for a counter."""
 
@@ -461,12 +450,13 @@ def outlay_of(spending: Spending, settings: TargetSettings, *, is_asked: bool = 
 
     def check(spent: float) -> None:
         if spent == inf:
-            message = "what the runs of the last 24 hours can spend is not known"
-            hint = "`cloudtrain cost` asks for their bills; or remove `max_cost_per_day`"
-            raise UsageError(message, hint=hint, code="CT073")
+            raise UsageError(
+                "what the runs of the last 24 hours can spend is not known",
+                hint="`cloudtrain cost` asks for their bills; or remove `max_cost_per_day`",
+                code="CT073",
+            )
         unpriced = without_price(spending, settings, settings.type, is_asked=is_asked)
-        unknown = next(unpriced, None)
-        fault = unknown or over_cap(spending, settings, spent)
+        fault = next(unpriced, None) or over_cap(spending, settings, spent)
         if fault is not None:
             raise UsageError(fault.message, hint=fault.hint, code="CT073")
 
@@ -588,13 +578,12 @@ def plan_of_record(row: RunRecord, record: JobRecord) -> Plan:
     )
 
 
-def _lost_secrets(row: RunRecord, paths: Sequence[str]) -> UsageError:
-    """Return the error for a rerun that lacks secrets. `paths` are their fields in the job; empty
-    if none is in the job."""
+def _lost_secrets(row: RunRecord, record: JobRecord) -> UsageError:
+    """Return the error for a rerun that lacks the secrets of a run."""
+    paths = [path for path in record.hidden if path not in ("settings", "request")]
     what = "an address in the settings or the request"
     hint = "submit the job again"
     if paths:
-        paths = list(dict.fromkeys(paths))
         what = join_names(paths, len(paths))
         options = " ".join(f"--set {path}=VALUE" for path in paths)
         hint = f"give it again: `cloudtrain rerun {row.name} {options}`"

@@ -16,7 +16,13 @@ from cloudtrain.errors import JobError, Problem, QueueTooSmall, ValuePath
 from cloudtrain.job.file import anchored
 from cloudtrain.job.model import format_duration
 from cloudtrain.job.sweep import MAX_TRIALS, Sweep
-from cloudtrain.lifecycle.preparing.prepare import NAMELESS_SWEEP, PlaceOf, Ready, prepare
+from cloudtrain.lifecycle.preparing.prepare import (
+    NAMELESS_SWEEP,
+    PlaceOf,
+    Ready,
+    located,
+    prepare,
+)
 from cloudtrain.lifecycle.sweeps.service import Specification, SweepService, trial_name
 from cloudtrain.lifecycle.sweeps.study import needs_optuna, propose, require_optuna, shown_values
 from cloudtrain.machines.spending import Spending, exceeds
@@ -42,7 +48,7 @@ _REPLACED_ROWS = ("target", "run", "cost", "max cost")
 
 
 def prepare_sweep(
-    sweep: Sweep, where: Where, *, ignore: Sequence[str] = (), place_of: PlaceOf | None = None
+    sweep: Sweep, where: Where, *, ignore: Sequence[str], place_of: PlaceOf | None
 ) -> ReadySweep:
     """Prepare a sweep for compiling, together with the job of its first trial."""
     if sweep.strategy == "grid" and sweep.trial_count > MAX_TRIALS:
@@ -52,12 +58,12 @@ def prepare_sweep(
         )
         hint = "list fewer values, or add `trials: 100`"
         problem = Problem(("search",), message, hint, code="CT060")
-        raise _refused([problem], place_of)
+        raise located([problem], place_of)
 
     if sweep.job.capacity is not None:
         message = "the trials of a sweep have no alternatives"
         problem = Problem(("job", "capacity"), message, "remove `capacity`", code="CT074")
-        raise _refused([problem], place_of)
+        raise located([problem], place_of)
 
     original_job = anchored(sweep.job.from_folder(sweep.folder), where.here.cwd)
     job = sweep.trial_job(propose(sweep, 1)).from_folder(sweep.folder)
@@ -75,7 +81,7 @@ def prepare_sweep(
         message = f"a sweep cannot wait for other runs, and `{before}` has not ended"
         hint = f"wait for it: `cloudtrain wait {before}`"
         problem = Problem(("job", "inputs"), message, hint, code="CT021")
-        raise _refused([problem], place_of)
+        raise located([problem], place_of)
 
     first = replace(first, times=sweep.trial_count)
     original = sweep.model_copy(update={"job": original_job})
@@ -109,13 +115,6 @@ def _path_in_sweep(sweep: Sweep, path: ValuePath) -> ValuePath:
     if path[:1] == ("hyperparameters",) and path[1:2] and path[1] in sweep.search:
         return ("search", path[1])
     return ("job", *path)
-
-
-def _refused(problems: Sequence[Problem], place_of: PlaceOf | None) -> JobError:
-    """Return an error with the problems, located in the sweep's file."""
-    if place_of is not None:
-        problems = [replace(item, file=place_of(item.path)) for item in problems]
-    return JobError(problems)
 
 
 @dataclass(frozen=True)
@@ -152,19 +151,20 @@ class ReadySweep:
             return None, "the sweep has `driver: cloudtrain`"
 
         compile_sweep = part(target, SweepCompiler)
-        if compile_sweep is None:
-            if sweep.driver == "service":
-                message = f"{target.title} has no tuner of its own"
-                problem = Problem(("driver",), message, "remove `driver: service`", code="CT061")
-                raise _refused([problem], self.place_of)
-            return None, f"{target.title} has no tuner of its own"
-
         try:
+            if compile_sweep is None:
+                problem = Problem(
+                    ("driver",),
+                    f"{target.title} has no tuner of its own",
+                    "remove `driver: service`",
+                    code="CT061",
+                )
+                raise JobError([problem])
             context = self.first.context._replace(run_name=NAMELESS_SWEEP)
             plan = compile_sweep(sweep, self.where.settings, context)
         except JobError as error:
             if sweep.driver == "service" or any(item.code != "CT061" for item in error.problems):
-                raise _refused(error.problems, self.place_of) from None
+                raise located(error.problems, self.place_of) from None
             return None, error.problems[0].message
 
         if sweep.driver == "service":
@@ -294,7 +294,7 @@ class ReadySweep:
             count = self.sweep.trial_count
             message = f"{count} trials can cost ${cost:,.2f}, and `max_cost` is ${budget:,.2f}"
             hint = f"{change_for(spending, budget)[1]}, or raise `max_cost`"
-        raise _refused([Problem(("max_cost",), message, hint, code="CT062")], self.place_of)
+        raise located([Problem(("max_cost",), message, hint, code="CT062")], self.place_of)
 
     def _placed(self, finding: Finding) -> Finding:
         """Return a finding about the first trial's job with its path in the sweep."""

@@ -143,7 +143,7 @@ def test_a_run_of_which_nothing_is_left_hides_no_other(
 def test_a_run_that_failed_is_an_error(prepare: Callable[..., ct.Run]) -> None:
     """By its own name, and by the name of a job of which none succeeded."""
     failed = prepare(code=3)
-    why = f"the run `{failed.name}` is failed, so its output is incomplete"
+    why = f"the run `{failed.name}` did not succeed, so its output is incomplete"
     assert problem_of(use(f"run:{failed.name}/model")) == (
         why,
         f"`cloudtrain status {failed.name}` shows the reason",
