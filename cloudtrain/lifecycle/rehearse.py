@@ -14,19 +14,21 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf, isfinite, isnan
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from cloudtrain.documents import JsonObject
 from cloudtrain.errors import TargetError, UsageError, did_you_mean, join_names
 from cloudtrain.job.data import Checkpoint
+from cloudtrain.job.training import TrainingJob
 from cloudtrain.lifecycle.runs.run import Run
 from cloudtrain.lifecycle.submission.submit import make_repetition, submit
 from cloudtrain.plans.plan import Plan, Upload, map_texts
+from cloudtrain.plans.progress import RunStatus
 from cloudtrain.plans.states import REHEARSAL, RunRef, RunState
 from cloudtrain.runtime.holding import VARIABLE as HOLD_AT_STEP
 from cloudtrain.runtime.metrics_file import FOLDER
@@ -37,10 +39,6 @@ from cloudtrain.targets.common.specification import LaunchSpecification
 from cloudtrain.targets.local.folder import FORCED, RunFolder
 from cloudtrain.targets.registry import service_of
 from cloudtrain.targets.settings import Settings, load_settings
-
-if TYPE_CHECKING:
-    from cloudtrain.job.training import TrainingJob
-
 
 # Make the runs of a rehearsal from one launch specification. All runs have the same processes and
 # code, but their own names.
@@ -77,10 +75,7 @@ class Original:
             return places_or_name.sub(lambda match: homes.get(match[0], name), text)
 
         spec = LaunchSpecification.from_json(map_texts(self.spec.to_json(), move))
-        if hold_at is None:
-            return spec
-
-        variables = {HOLD_AT_STEP: str(hold_at)}
+        variables = {} if hold_at is None else {HOLD_AT_STEP: str(hold_at)}
         processes = []
         for process in spec.processes:
             processes.append(replace(process, env=process.env | variables))
@@ -97,13 +92,12 @@ class Original:
         for what, folders in self.spec.downloads().items():
             is_checkpoint = what == "checkpoint"
             owner = checkpoint_of if is_checkpoint else name
-            new_run_dir = run_dir.removesuffix(self.spec.name) + owner
             for path in map(str, folders):
                 folder = links.get(path, path)
                 is_inside = folder.startswith(f"{run_dir}/")
                 below = folder.removeprefix(f"{run_dir}/") if is_inside else what
                 if is_checkpoint or below == what:
-                    homes[folder] = f"{new_run_dir}/{below}"
+                    homes[folder] = f"{run_dir.removesuffix(self.spec.name)}{owner}/{below}"
         return homes
 
 
@@ -124,8 +118,9 @@ def send(original: Original, settings: Settings, make: Callable[[str], LaunchSpe
             outputs=local_outputs(spec),
         )
 
-    service = service_of(DEFAULT_TARGET, settings)
-    sending = make_repetition(plan_as, original.job_name, service, _NoBundle(), settings)
+    sending = make_repetition(
+        plan_as, original.job_name, service_of(DEFAULT_TARGET, settings), _NoBundle(), settings
+    )
     return Run(submit(sending, settings).record, settings)
 
 
@@ -136,9 +131,11 @@ class _NoBundle:
     sha256 = ""
 
     def write(self, path: Path) -> None:
-        message = f"the archive with the run's code no longer exists: `{path}`"
-        hint = "rehearse the job file instead of the run"
-        raise TargetError(message, hint=hint, code="CT905")
+        raise TargetError(
+            f"the archive with the run's code no longer exists: `{path}`",
+            hint="rehearse the job file instead of the run",
+            code="CT905",
+        )
 
 
 # Compare the losses of an interrupted and resumed run with the losses of an uninterrupted run.
@@ -238,110 +235,99 @@ class Comparison:
     def compared(self) -> int:
         """The number of compared values: those reported for the same step with and without the
         interruption."""
-        return len(_pairs(self.whole, self.joined, self.metrics))
+        return len(self._pairs(self.joined))
 
     @property
     def largest_difference(self) -> float:
         """The largest difference of all compared values."""
-        pairs = _pairs(self.whole, self.joined, self.metrics)
-        distances = [_distance(pair.whole, pair.found) for pair in pairs]
+        distances = [_distance(pair.whole, pair.found) for pair in self._pairs(self.joined)]
         return max(distances, default=0.0)
 
     def first_difference(self, curve: Curve) -> CurveDifference | None:
         """Return the first value of `curve` that differs from the uninterrupted run by more than
         the tolerance; None without a difference. The tolerance is relative for values above 1."""
-        for pair in _pairs(self.whole, curve, self.metrics):
+        for pair in self._pairs(curve):
             size = abs(pair.whole) if isfinite(pair.whole) else 1.0
             allowed = self.tolerance * max(1.0, size)
             if not _distance(pair.whole, pair.found) <= allowed:  # also if the tolerance is NaN
                 return pair
         return None
 
+    def _pairs(self, curve: Curve) -> list[CurveDifference]:
+        """Return the values of the uninterrupted run and of `curve` for each step and metric that
+        both have, by step."""
+        pairs = []
+        for step in sorted(self.whole.keys() & curve.keys()):
+            before = self.whole[step]
+            after = curve[step]
+            for name in self.metrics:
+                if name in before and name in after:
+                    pairs.append(CurveDifference(step, name, before[name], after[name]))
+        return pairs
+
     def verdict(self) -> Verdict:
         """Return the verdict. The checks run in a fixed order, and the first failed check
         decides."""
-        for question in (
-            self._does_not_repeat,
-            self._saved_nothing,
-            self._went_too_far,
-            self._left_out_steps,
-        ):
-            verdict = question()
-            if verdict is not None:
-                return verdict
+        return next(self._verdicts())
 
-        difference = self.first_difference(self.joined)
-        if difference is not None:
-            return Verdict("differs", _describe(difference), self._suspects(difference.step))
-
-        largest = self.largest_difference
-        if not largest:
-            words = f"all {self.compared} values are exactly those of the run without interruption"
-        else:
-            words = (
-                f"the {self.compared} values differ by at most {largest:.2g}, within the tolerance "
-                f"of {self.tolerance:g}"
-            )
-        return Verdict("same", words)
-
-    def _does_not_repeat(self) -> Verdict | None:
-        """Return a verdict if the runs differ before the interruption, which then says nothing."""
+    def _verdicts(self) -> Iterator[Verdict]:
+        """Yield what is wrong, and at last that nothing is."""
         if not self.interrupted:
             words = (
                 "the interrupted run reported nothing, and the same job without an interruption did"
             )
             advice = "reports: every run of the job must report its losses"
-            return Verdict("unrepeatable", words, (advice,))
+            yield Verdict("unrepeatable", words, (advice,))
         difference = self.first_difference(self.interrupted)
-        if difference is None:
-            return None
-        words = f"two runs differ before the interruption already: {_describe(difference)}"
-        advice = "seed: the script must repeat before its interruptions can be judged"
-        return Verdict("unrepeatable", words, (advice,))
+        if difference is not None:
+            words = f"two runs differ before the interruption already: {_describe(difference)}"
+            advice = "seed: the script must repeat before its interruptions can be judged"
+            yield Verdict("unrepeatable", words, (advice,))
 
-    def _saved_nothing(self) -> Verdict | None:
-        """Return a verdict if the resumed run began at the first step, as if nothing was saved."""
         first = min(self.whole)
-        if self.stopped_at <= first or self.resumed_at is None or self.resumed_at > first:
-            return None
-        words = (
-            f"the resumed run began again at step {self.resumed_at}, so an interruption "
-            "costs all that was done"
-        )
-        advice = _NOTHING_SAVED if self.saved_at is None else _NOT_FOUND
-        return Verdict("started_over", words, (advice,))
+        if self.stopped_at > first and self.resumed_at is not None and self.resumed_at <= first:
+            words = (
+                f"the resumed run began again at step {self.resumed_at}, so an interruption "
+                "costs all that was done"
+            )
+            advice = _NOTHING_SAVED if self.saved_at is None else _NOT_FOUND
+            yield Verdict("started_over", words, (advice,))
 
-    def _went_too_far(self) -> Verdict | None:
-        """Return a verdict if the resumed run reported a step after the last step of the
-        training."""
         last = max(self.whole)
         end = max(self.resumed, default=0)
-        if end <= last:
-            return None
-        words = (
-            f"the resumed run went on to step {end}, and without interruption the training "
-            f"ends at {last}"
-        )
-        advice = "the end: count steps from the start of the training, not of the process"
-        return Verdict("overrun", words, (advice,))
+        if end > last:
+            words = (
+                f"the resumed run went on to step {end}, and without interruption the training "
+                f"ends at {last}"
+            )
+            advice = "the end: count steps from the start of the training, not of the process"
+            yield Verdict("overrun", words, (advice,))
 
-    def _left_out_steps(self) -> Verdict | None:
-        """Return a verdict if the resumed run lacks steps that the whole run reported after the
-        interruption."""
         due = [step for step in self.whole if step > self.stopped_at]
         missing = [step for step in due if step not in self.resumed]
-        if not missing:
-            return None
-        if missing == due and self.resumed:
+        if missing and missing == due and self.resumed:
             words = (
                 "after the interruption no loss is reported at a step of the whole run "
                 f"({due[0]}, ...)"
             )
             advice = "reports: report when `step % n == 0`, with the step of the training"
-            return Verdict("incomparable", words, (advice,))
-        words = f"{len(missing)} reported steps are missing, the first is {missing[0]}"
-        advice = "position: the resumed run must go on with the step after the saved one"
-        return Verdict("skipped", words, (advice,))
+            yield Verdict("incomparable", words, (advice,))
+        if missing:
+            words = f"{len(missing)} reported steps are missing, the first is {missing[0]}"
+            advice = "position: the resumed run must go on with the step after the saved one"
+            yield Verdict("skipped", words, (advice,))
+
+        difference = self.first_difference(self.joined)
+        if difference is not None:
+            yield Verdict("differs", _describe(difference), self._suspects(difference.step))
+        largest = self.largest_difference
+        words = f"all {self.compared} values are exactly those of the run without interruption"
+        if largest:
+            words = (
+                f"the {self.compared} values differ by at most {largest:.2g}, within the tolerance "
+                f"of {self.tolerance:g}"
+            )
+        yield Verdict("same", words)
 
     def _suspects(self, step: int) -> tuple[str, ...]:
         """Return the possible causes of a difference that begins at `step`. At the first resumed
@@ -375,26 +361,13 @@ def loss_names(reports: Iterable[Mapping[str, float]]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _pairs(whole: Curve, other: Curve, metrics: Sequence[str]) -> list[CurveDifference]:
-    """Return the values of both curves for each step and metric that both have, by step."""
-    pairs = []
-    for step in sorted(whole.keys() & other.keys()):
-        before = whole[step]
-        after = other[step]
-        for name in metrics:
-            if name in before and name in after:
-                pairs.append(CurveDifference(step, name, before[name], after[name]))
-    return pairs
-
-
 def _distance(one: float, other: float) -> float:
     """Return the absolute difference of two values: zero if both are equal or both are NaN,
     infinite if only one is NaN."""
     if one == other or (isnan(one) and isnan(other)):
         return 0.0
-    if isfinite(one) and isfinite(other):
-        return abs(one - other)
-    return inf
+    distance = abs(one - other)
+    return inf if isnan(distance) else distance
 
 
 def _describe(difference: CurveDifference) -> str:
@@ -495,9 +468,11 @@ def rehearse(
     losses with those of `whole`. Without `at_step`, the run is stopped about half way. Without
     `metrics`, all losses are compared."""
     if whole.directory is None:
-        message = f"`{whole.name}` did not run on this machine"
-        hint = "give `rehearse` the job file; it then runs the job on this machine first"
-        raise UsageError(message, hint=hint, code="CT905")
+        raise UsageError(
+            f"`{whole.name}` did not run on this machine",
+            hint="give `rehearse` the job file; it then runs the job on this machine first",
+            code="CT905",
+        )
     _check_success(whole)
 
     reports = whole.metrics()
@@ -538,9 +513,8 @@ def rehearse(
     if status.state is RunState.SUCCEEDED:
         verdict = comparison.verdict()
     else:
-        words = f"the resumed run {status.state}: {status.reason or 'it did not say why'}"
-        advice = f"its output: `cloudtrain logs {resumed.name}`"
-        verdict = Verdict("cannot_resume", words, (advice,))
+        words = _with_reason(f"the resumed run {status.state}", status)
+        verdict = Verdict("cannot_resume", words, (_logs_hint(resumed),))
     return Rehearsal(
         whole=whole,
         interrupted=interrupted,
@@ -574,13 +548,12 @@ def _check_success(whole: Run) -> None:
         message = f"`{whole.name}` has not ended: it is {status.state}"
         raise UsageError(message, hint=hint, code="CT905")
     if status.state is not RunState.SUCCEEDED:
-        message = (
-            f"`{whole.name}` did not succeed, so a rehearsal cannot compare with it: it "
-            f"{status.state}"
-        )
-        if status.reason:
-            message += f": {status.reason}"
-        raise TargetError(message, hint=_logs_hint(whole), code="CT905")
+        what = f"`{whole.name}` {status.state}, so a rehearsal cannot compare with it"
+        raise TargetError(_with_reason(what, status), hint=_logs_hint(whole), code="CT905")
+
+
+def _with_reason(what: str, status: RunStatus) -> str:
+    return f"{what}: {status.reason or 'it did not say why'}"
 
 
 def _logs_hint(run: Run) -> str:
@@ -592,16 +565,15 @@ def _check_interruption(run: Run, *, last_step: int, end: int) -> None:
     `end` that of the whole run."""
     status = run.last_status
     if status.state in (RunState.FAILED, RunState.LOST):
-        why = status.reason or "it did not say why"
-        message = f"`{run.name}` {status.state} before it could be interrupted: {why}"
-        raise TargetError(message, hint=_logs_hint(run), code="CT905")
+        what = f"`{run.name}` {status.state} before it could be interrupted"
+        raise TargetError(_with_reason(what, status), hint=_logs_hint(run), code="CT905")
     if last_step >= end:
-        message = f"`{run.name}` ended before SIGTERM reached it"
-        hint = (
-            "choose an earlier step with `--at-step N`; if the script calls `runtime.report`, it "
-            "waits for the signal at that step"
+        raise TargetError(
+            f"`{run.name}` ended before SIGTERM reached it",
+            hint="choose an earlier step with `--at-step N`; a script that calls `runtime.report` "
+            "waits for the signal at that step",
+            code="CT905",
         )
-        raise TargetError(message, hint=hint, code="CT905")
 
 
 def _choose_metrics(
@@ -649,8 +621,8 @@ def _choose_step(whole: Run, steps: Sequence[int], min_step: int | None) -> int:
 
     if min_step is None:
         return steps[(len(steps) - 1) // 2]
-    if min_step >= steps[-1]:
-        last = steps[-1]
+    last = steps[-1]
+    if min_step >= last:
         message = f"`{whole.name}` ends at step {last}, so it cannot be stopped at {min_step}"
         raise UsageError(message, hint=f"choose a step before {last}", code="CT905")
     return next(step for step in steps if step >= min_step)
