@@ -87,18 +87,14 @@ def drive(folder: DrivenFolder, ready: Callable[[], None], moment: Step = lambda
 
     try:
         here = load_settings()._replace(state_dir=folder.path.parents[1])
-        content = json.loads(folder.specification.read_bytes())
-        specification = Specification.from_json(content, here)
+        specification = Specification.from_json(json.loads(folder.specification.read_bytes()), here)
         Driver(folder, specification, start_time, since, moment).drive(wake)
     except (OSError, CloudtrainError) as error:
-        command = f"`cloudtrain continue {folder.name}`"
-        if isinstance(error, OSError):
-            reason = f"the sweep's folder cannot be written: {error.strerror}; run {command}"
-        else:
-            then = f"; {error.hint}" if error.hint else ""
-            reason = f"{error.message}{then}; {command} continues the sweep"
-        last_status = folder.read_status() or {}
-        metrics = last_status.get("metrics") or {}
+        why = f"the sweep's folder cannot be written: {error}"
+        if isinstance(error, CloudtrainError):
+            why = f"{error.message}; {error.hint}" if error.hint else error.message
+        reason = f"{why}; `cloudtrain continue {folder.name}` continues the sweep"
+        metrics = (folder.read_status() or {}).get("metrics") or {}
         folder.write_status(RunState.FAILED, reason, start_time=start_time, metrics=metrics)
     finally:
         lock.release()
@@ -139,13 +135,10 @@ class Driver:
         pause = _FIRST_PAUSE
         while True:
             happened = self._step()
-            study = self._journal.study
-            if not study.open and not self._next_number():
+            if not self._journal.study.open and not self._next_number():
                 break
-            if happened:
-                pause = _FIRST_PAUSE
-            else:
-                pause = min(pause * 1.5, _LONGEST_PAUSE[self._where.target.facts.is_paid])
+            longest = _LONGEST_PAUSE[self._where.target.facts.is_paid]
+            pause = _FIRST_PAUSE if happened else min(pause * 1.5, longest)
             sleep_until_woken(wake, pause)
         self._end()
 
@@ -188,16 +181,13 @@ class Driver:
     def _next_number(self) -> int:
         """Return the number of the trial to start next; 0 if no trial is left, or no more trials
         should start."""
-        study = self._journal.study
-        number = len(study.trials) + 1
+        number = len(self._journal.study.trials) + 1
         if number > self._total or self._folder.stop.exists():
             return 0
         limit = self._sweep.max_runtime
         if limit is not None and time.time() - self._since > limit:
             return 0
-        if self._why_hopeless() is not None:
-            return 0
-        return number
+        return number if self._why_hopeless() is None else 0
 
     @property
     def _total(self) -> int:
@@ -230,6 +220,9 @@ class Driver:
             return False
 
         number = trial.number
+        state = RunState.STOPPED
+        reason = "the sweep was stopped before it started"
+        name = None
         try:
             with open_store(self._state_dir) as store:
                 name = self._send(store, trial)
@@ -238,11 +231,11 @@ class Driver:
             self._say(f"trial {number} waits: {error.message}")
             return False
         except CloudtrainError as error:
-            self._end_unsent(number, RunState.FAILED, error.message)
-            return True
+            state = RunState.FAILED
+            reason = error.message
         if name is None:
-            reason = "the sweep was stopped before it started"
-            self._end_unsent(number, RunState.STOPPED, reason)
+            outcome = told(number, state, reason=reason, ended=time.time())
+            self._journal.write("told", **outcome)
             return True
 
         self._moment("submitted")
@@ -267,10 +260,6 @@ class Driver:
         sending = make_trial(self._specification, trial, key, code, watch=watch)
         here = self._where.here
         return send_once(store, sending, lambda name: find_service(name, here)).record.name
-
-    def _end_unsent(self, number: int, state: RunState, reason: str) -> None:
-        """Record the end of a trial that has no run."""
-        self._journal.write("told", **told(number, state, reason=reason, ended=time.time()))
 
     def _watch(self, trial: Trial) -> bool:
         """Check a running trial, and record its result if it has ended. Return whether the trial
@@ -310,27 +299,20 @@ class Driver:
         if trial.number in self._to_stop or status.state is RunState.STOPPING:
             return False
         reason = None
+        stops_early = self._sweep.stop_early is not None or self._sweep.hyperband is not None
         if self._folder.stop.exists():
             reason = StopReason("the sweep was stopped")
-        elif status.state is RunState.RUNNING:
-            reason = self._early_reason(trial, ref)
+        elif status.state is RunState.RUNNING and stops_early:
+            self._reports[trial.number] = self._read_reports(ref)
+            others = dict(self._journal.study.trials)
+            del others[trial.number]
+            rivals = [self._with_reports(other) for other in others.values()]
+            reason = reason_to_stop(self._sweep, self._with_reports(trial), rivals)
         if reason is None:
             return False
         self._service.stop(ref)
         self._to_stop[trial.number] = reason
         return True
-
-    def _early_reason(self, trial: Trial, ref: RunRef) -> StopReason | None:
-        """Return why a running trial should stop early; None if it should go on."""
-        if self._sweep.stop_early is None and self._sweep.hyperband is None:
-            return None
-
-        self._reports[trial.number] = self._read_reports(ref)
-        others = []
-        for other in self._journal.study.trials.values():
-            if other.number != trial.number:
-                others.append(self._with_reports(other))
-        return reason_to_stop(self._sweep, self._with_reports(trial), others)
 
     def _with_reports(self, trial: Trial) -> Trial:
         """Return a trial with the reports of its log, or those of the journal if there are more:
@@ -369,38 +351,24 @@ class Driver:
                 state = RunState.SUCCEEDED
                 stopped_early = False
 
-        unusable = self._why_unusable(value)
-        if state is RunState.SUCCEEDED and unusable is not None:
+        is_usable = value is not None and math.isfinite(value)
+        if state is RunState.SUCCEEDED and self._objective is not None and not is_usable:
             state = RunState.FAILED
-            reason = unusable
-
-        if value is not None and not math.isfinite(value):
-            value = None
+            reason = f"the last `{self._objective.metric}` that the script reported is {value}"
+            if value is None:
+                reason = f"the script never reported `{self._objective.metric}`"
+                if self._reported:
+                    reason += f"; it reported {quoted(sorted(self._reported))}"
         return told(
             trial.number,
             state,
-            value=value,
+            value=value if is_usable else None,
             reason=reason,
             reports=tuple(filter(math.isfinite, reports)),
             stopped_early=stopped_early,
             started=status.started,
             ended=status.ended or time.time(),
         )
-
-    def _why_unusable(self, value: float | None) -> str | None:
-        """Return why the last reported value of the objective cannot be compared; None if it
-        can."""
-        if self._objective is None:
-            return None
-        metric = self._objective.metric
-        if value is None:
-            reason = f"the script never reported `{metric}`"
-            if not self._reported:
-                return reason
-            return f"{reason}; it reported {quoted(sorted(self._reported))}"
-        if not math.isfinite(value):
-            return f"the last `{metric}` that the script reported is {value}"
-        return None
 
     def _remember(self, name: str, status: RunStatus) -> None:
         """Record the state of a run in the store, so that lists of runs need not query its
@@ -426,16 +394,14 @@ class Driver:
         if best is not None and self._objective is not None:
             metrics["best_trial"] = best.number
             metrics[self._objective.metric] = best.value or 0.0
-        progress = {}
-        if not state.is_final:
-            progress = dict(sorted(self._progress.items())[:_SHOWN])
+        running = [] if state.is_final else sorted(self._progress.items())
         self._folder.write_status(
             state,
             reason,
             start_time=self._start_time,
             since=self._since,
             metrics=metrics,
-            progress=progress,
+            progress=dict(running[:_SHOWN]),
         )
 
     def _end(self) -> None:
@@ -468,21 +434,11 @@ class Driver:
             first = failed[0]
             count = f"{len(failed)} of {len(trials)} trials failed"
             reasons.append(f"{count}; trial {first.number}: {first.reason}")
-        late = self._late()
-        if late is not None:
-            reasons.append(late)
-        return state, "; ".join(reasons) or None
-
-    def _late(self) -> str | None:
-        """Return a sentence about the trials that were not started because of `max_runtime`; None
-        if there are none."""
         rest = self._total - len(self._journal.study.trials)
-        if not rest:
-            return None
-        which = "1 trial was" if rest == 1 else f"{rest} trials were"
-        them = "it" if rest == 1 else "them"
-        again = f"`cloudtrain continue {self._folder.name}` starts {them}"
-        return f"{which} not started, because `max_runtime` had passed; {again}"
+        if rest:
+            late = f"`max_runtime` had passed before {rest} of {self._total} trials were started"
+            reasons.append(f"{late}; `cloudtrain continue {self._folder.name}` starts the rest")
+        return state, "; ".join(reasons) or None
 
     def _keep_best(self, trials: list[Trial]) -> None:
         """Record the best trial's outputs as the outputs of the sweep, so that `run:SWEEP/model`

@@ -4,6 +4,7 @@ of each hyperparameter."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from math import log
 from typing import TYPE_CHECKING, Any
 from warnings import catch_warnings, simplefilter
@@ -37,12 +38,7 @@ def history(trials: Sequence[Trial], objective: Objective | None) -> Figure:
     numbers = [trial.number for trial in trials]
     values = [trial.value or 0.0 for trial in trials]
 
-    best = values[0]
-    bests = []
-    for value in values:
-        if objective.better(value, best):
-            best = value
-        bests.append(best)
+    bests = list(accumulate(values, max if objective.maximize else min))
 
     axes.plot(numbers, values, "o", color="#7a8ba6", label="trial")
     axes.step(numbers, bests, where="post", color="#c4472f", label="best so far")
@@ -128,9 +124,11 @@ def importance(trials: Sequence[Trial], objective: Objective | None) -> Figure:
     objective, trials = _with_values(trials, objective)
     if len(trials) < _ENOUGH:
         have = "1 trial has" if len(trials) == 1 else f"{len(trials)} trials have"
-        message = f"{have} a value, and importance needs {_ENOUGH}"
-        hint = "`cloudtrain continue SWEEP --trials 10` adds ten trials"
-        raise UsageError(message, hint=hint, code="CT068")
+        raise UsageError(
+            f"{have} a value, and importance needs {_ENOUGH}",
+            hint="`cloudtrain continue SWEEP --trials 10` adds ten trials",
+            code="CT068",
+        )
 
     importances = _importances(trials, objective)
     names = sorted(importances, key=lambda name: importances[name])
@@ -158,18 +156,12 @@ def _importances(trials: Sequence[Trial], objective: Objective) -> dict[str, flo
     spaces: dict[str, optuna.distributions.BaseDistribution] = {}
     for name in shares:
         places, labels = _places([trial.values[name] for trial in trials])
-        low = min(places)
-        high = max(places)
-        if low == high:
-            continue
+        columns[name] = places
+        is_log = _is_logarithmic(places)
+        spaces[name] = FloatDistribution(min(places), max(places), log=is_log and not labels)
         if labels:
-            columns[name] = [int(place) for place in places]
+            columns[name] = list(map(int, places))
             spaces[name] = CategoricalDistribution(range(len(labels)))
-        else:
-            columns[name] = places
-            spaces[name] = FloatDistribution(low, high, log=_is_logarithmic(places))
-    if not columns:
-        return shares
 
     study = optuna.create_study(direction=objective.goal)
     for index, trial in enumerate(trials):
@@ -179,8 +171,9 @@ def _importances(trials: Sequence[Trial], objective: Objective) -> dict[str, flo
 
     with catch_warnings():  # it is experimental in Optuna 4
         simplefilter("ignore")
-        evaluator = optuna.importance.PedAnovaImportanceEvaluator()
-        importances = optuna.importance.get_param_importances(study, evaluator=evaluator)
+        importances = optuna.importance.get_param_importances(
+            study, evaluator=optuna.importance.PedAnovaImportanceEvaluator()
+        )
 
     for name, share in importances.items():
         shares[name] = float(share)
@@ -195,8 +188,11 @@ def _with_values(
     trials = [trial for trial in trials if trial.value is not None]
     if objective is None or not trials:
         what = "the sweep has no objective" if objective is None else "no trial has a value yet"
-        message = f"{what}, so there is nothing to draw"
-        raise UsageError(message, hint="`sweep.rows()` lists the trials", code="CT992")
+        raise UsageError(
+            f"{what}, so there is nothing to draw",
+            hint="`sweep.rows()` lists the trials",
+            code="CT992",
+        )
     return objective, trials
 
 
@@ -242,9 +238,7 @@ def _shares(column: Sequence[Any]) -> list[float]:
 def _ends(column: Sequence[Any]) -> list[tuple[float, str]]:
     """Return the labels of an axis with their positions. If all values are numbers, only the
     smallest and the largest get a label; otherwise every value does."""
-    shares = _shares(column)
-    texts = [f"{value:.4g}" if _is_number(value) else str(value) for value in column]
-    labels = dict(zip(shares, texts, strict=True))
+    labels = sorted(dict(zip(_shares(column), column, strict=True)).items())
     if all(map(_is_number, column)):
-        labels = {share: labels[share] for share in (min(shares), max(shares))}
-    return sorted(labels.items())
+        return [(share, f"{value:.4g}") for share, value in (labels[0], labels[-1])]
+    return [(share, str(value)) for share, value in labels]

@@ -125,8 +125,6 @@ _LEAVING = 30.0
 """Seconds to wait for the driver of a sweep that has ended. After the final status, the driver
 records the state in the run store, and then it releases its lock."""
 
-_NEW_SWEEP_HINT = "submit another sweep with more values"
-
 
 class SweepService(DrivenService, Tuner):
     """The service for the sweeps that this machine drives. Trials are runs on their target, which
@@ -221,7 +219,7 @@ class SweepService(DrivenService, Tuner):
         folder.refuse_copy()
         # Held until the driver is there, because two commands at once would both add their trials.
         with self._writing():
-            turn = _take(folder.turn, ref.name, patience=GLANCE)
+            turn = _take(folder.turn, ref.name, GLANCE)
             try:
                 self._extend(folder, ref, more, again=again)
                 self._start(folder)
@@ -236,26 +234,22 @@ class SweepService(DrivenService, Tuner):
         """
         sweep = self.sweep(ref)
         patience = _LEAVING if self.status(ref).state.is_final else GLANCE
-        lock = _take(folder.lock, ref.name, patience=patience)
+        lock = _take(folder.lock, ref.name, patience)
         try:
             study = read_study(folder.path)
             before = folder.read_status() or {}
             has_ended = _has_ended(before)
             failed = [trial.number for trial in study.trials.values() if trial.has_failed]
             total = sweep.trial_count + study.extended
-            self._check_room(ref.name, sweep, total, more)
+            _check_room(ref.name, sweep, total, more)
 
             started_all = len(study.trials) >= total
-            adds = _how_to_add(ref.name, sweep, total)
+            adds = f"`cloudtrain continue {ref.name} --trials 10` adds trials"
             if again and not failed:
-                starts_rest = f"`cloudtrain continue {ref.name}` starts the rest"
-                hint = adds if started_all else starts_rest
-                raise UsageError(f"no trial of `{ref.name}` has failed", hint=hint, code="CT067")
+                raise UsageError(f"no trial of `{ref.name}` has failed", hint=adds, code="CT067")
             is_over = has_ended and started_all and not study.open
             if is_over and not more and not again:
-                hint = adds
-                if failed:
-                    hint += f"; `cloudtrain rerun {ref.name}` repeats the failed trials"
+                hint = f"{adds}; `cloudtrain rerun {ref.name}` repeats those that failed"
                 message = f"all {total} trials of `{ref.name}` have ended"
                 raise UsageError(message, hint=hint, code="CT993")
             if needs_optuna(sweep, total + more):
@@ -276,19 +270,6 @@ class SweepService(DrivenService, Tuner):
         finally:
             lock.release()
 
-    @staticmethod
-    def _check_room(name: str, sweep: Sweep, total: int, more: int) -> None:
-        """Raise UsageError if a sweep of `total` trials cannot have `more` additional trials."""
-        left = sweep.space.grid_size - total if sweep.strategy == "grid" else more
-        if more > left:
-            message = f"the grid has only {sweep.space.grid_words} combinations"
-            hint = f"write `--trials {left}`" if left > 0 else _NEW_SWEEP_HINT
-            raise UsageError(message, hint=hint, code="CT993")
-        if more and total + more > MAX_TRIALS:
-            message = f"a sweep has at most {MAX_TRIALS:,} trials, and `{name}` has {total:,}"
-            hint = "add fewer trials, or submit another sweep"
-            raise UsageError(message, hint=hint, code="CT993")
-
     def trials(self, ref: RunRef) -> list[Trial]:
         return list(read_study(self._known(ref).path).trials.values())
 
@@ -304,8 +285,11 @@ class SweepService(DrivenService, Tuner):
             return Sweep(**json.loads(folder.specification.read_bytes())["sweep"])
         except (OSError, ValueError, KeyError) as error:
             message = f"the sweep's specification cannot be read: {error}"
-            hint = f"the remaining files of the sweep are in `{folder.path}`"
-            raise TargetError(message, hint=hint, code="CT994") from error
+            raise TargetError(
+                message,
+                hint=f"the remaining files of the sweep are in `{folder.path}`",
+                code="CT994",
+            ) from error
 
     def code(self, ref: RunRef, upload: Upload, scratch: Path) -> Iterator[Path]:
         """Unpack the code of the trials below `scratch` and yield the folder. Yield nothing if the
@@ -330,9 +314,22 @@ class SweepService(DrivenService, Tuner):
         """Return the status in the sweep's folder. Raises RunNotFound if there is none."""
         status = self.folder(ref.name).read_status()
         if status is None:
-            message = f"there is no sweep `{ref.name}` on this machine"
-            raise RunNotFound(message, hint="`cloudtrain ps` lists the runs")
+            raise RunNotFound(
+                f"there is no sweep `{ref.name}` on this machine",
+                hint="`cloudtrain ps` lists the runs",
+            )
         return status
+
+
+def _check_room(name: str, sweep: Sweep, total: int, more: int) -> None:
+    """Raise UsageError if a sweep of `total` trials cannot have `more` additional trials."""
+    message = f"a sweep has at most {MAX_TRIALS:,} trials, and `{name}` has {total:,}"
+    most = MAX_TRIALS
+    if sweep.strategy == "grid" and sweep.space.grid_size < most:
+        message = f"the grid has only {sweep.space.grid_words} combinations"
+        most = sweep.space.grid_size
+    if more and total + more > most:
+        raise UsageError(message, hint="add fewer trials, or submit another sweep", code="CT993")
 
 
 def _has_ended(status: JsonMapping) -> bool:
@@ -364,17 +361,7 @@ def _why_lost(folder: DrivenFolder) -> str:
     return f"{reason} (its last message: {message})" if message else reason
 
 
-def _how_to_add(name: str, sweep: Sweep, total: int) -> str:
-    """Return the command that adds trials to a sweep of `total` trials."""
-    count = 10
-    if sweep.strategy == "grid":
-        count = min(count, sweep.space.grid_size - total)
-    if count <= 0:
-        return _NEW_SWEEP_HINT
-    return f"`cloudtrain continue {name} --trials {count}` adds trials"
-
-
-def _take(path: Path, name: str, *, patience: float = 0.0) -> ProcessLock:
+def _take(path: Path, name: str, patience: float) -> ProcessLock:
     """Take the lock file `path` of the sweep `name`. If another process holds it for longer than
     `patience` seconds, the sweep is still running."""
     lock = ProcessLock.take(path, patience=patience)

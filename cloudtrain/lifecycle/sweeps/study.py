@@ -134,8 +134,9 @@ def read_events(folder: Path) -> list[JsonObject]:
             events.append(json.loads(line))
         except ValueError as error:
             message = f"line {number} of the sweep's journal is damaged: {error}"
-            hint = f"restore or remove the line in `{file}`"
-            raise TargetError(message, hint=hint, code="CT994") from error
+            raise TargetError(
+                message, hint=f"restore or remove the line in `{file}`", code="CT994"
+            ) from error
     return events
 
 
@@ -292,15 +293,13 @@ def _frozen(
     included, so that Optuna does not propose values close to theirs."""
     from optuna.trial import TrialState, create_trial
 
+    state = TrialState.RUNNING
     if trial.counts or (trial.stopped_early and trial.value is not None):
-        value = trial.value
         state = TrialState.COMPLETE
-    elif not trial.state.is_final:
-        value = None
-        state = TrialState.RUNNING
-    else:
+    elif trial.state.is_final:
         return None
     params = {name: _param(ranges[name], value) for name, value in trial.values.items()}
+    value = trial.value if trial.state.is_final else None
     return create_trial(params=params, distributions=dict(spaces), value=value, state=state)
 
 
@@ -365,48 +364,24 @@ def reason_to_stop(sweep: Sweep, trial: Trial, others: Sequence[Trial]) -> StopR
     step = min(step, max((len(other.reports) for other in others), default=0))
     if step == 0 or step <= sweep.stop_early.after:
         return None
-    trial = replace(trial, reports=trial.reports[:step])
-    if sweep.stop_early.median is not None:
-        return _below_median(objective, trial, others)
-    assert sweep.stop_early.bandit is not None, "a rule is one of the two"
-    return _beyond_slack(objective, sweep.stop_early.bandit.slack, trial, others)
+    rivals = _first_reports(others, step)
+    if sweep.stop_early.bandit is None:  # the median of the others' averages
+        averages = [sum(reports) / step for reports in rivals]
+        finite = [average for average in averages if isfinite(average)]
+        if not finite:
+            return None
+        shown = allowed = median(finite)
+        what = "worse than the median of the others"
+    else:  # the best of the others, and a fraction of it
+        shown = _best(objective, [_best(objective, reports) for reports in rivals])
+        width = abs(shown) * sweep.stop_early.bandit.slack
+        allowed = shown - width if objective.goal == "maximize" else shown + width
+        what = "outside the slack around the best"
 
-
-def _below_median(objective: Objective, trial: Trial, others: Sequence[Trial]) -> StopReason | None:
-    """Return a reason if the trial's best value is worse than the median of the others' averages
-    over as many reports."""
-    step = len(trial.reports)
-    averages = [sum(reports) / step for reports in _first_reports(others, step)]
-    averages = list(filter(isfinite, averages))
-    if not averages:
-        return None
-    own = _best(objective, trial.reports)
-    middle = median(averages)
-    if not (isfinite(own) and objective.better(middle, own)):
-        return None
-    return StopReason(
-        f"its best {objective.metric}, {own:.4g}, was worse than the median of the others, "
-        f"{middle:.4g}"
-    )
-
-
-def _beyond_slack(
-    objective: Objective, slack: float, trial: Trial, others: Sequence[Trial]
-) -> StopReason | None:
-    """Return a reason if the trial's best value is worse than the best of the others, after as many
-    reports, by more than the fraction `slack` of the latter."""
-    bests = [_best(objective, reports) for reports in _first_reports(others, len(trial.reports))]
-    if not bests:
-        return None
-    own = _best(objective, trial.reports)
-    best = _best(objective, bests)
-    width = abs(best) * slack
-    allowed = best - width if objective.goal == "maximize" else best + width
+    own = _best(objective, trial.reports[:step])
     if not (isfinite(own) and objective.better(allowed, own)):
         return None
-    return StopReason(
-        f"its best {objective.metric}, {own:.4g}, was outside the slack around the best, {best:.4g}"
-    )
+    return StopReason(f"its best {objective.metric}, {own:.4g}, was {what}, {shown:.4g}")
 
 
 def _halved(sweep: Sweep, trial: Trial, others: Sequence[Trial]) -> StopReason | None:
@@ -417,9 +392,14 @@ def _halved(sweep: Sweep, trial: Trial, others: Sequence[Trial]) -> StopReason |
     objective = sweep.objective
     step = len(trial.reports)
     if step >= sweep.hyperband.max:
-        text = f"ended by hyperband after {step} reports, the maximum of a trial"
-        return StopReason(text, is_complete=True)
-    rungs = _rungs(sweep.hyperband.min, sweep.hyperband.max)
+        return StopReason(
+            f"ended by hyperband after {step} reports, the maximum of a trial", is_complete=True
+        )
+    # After so many reports, trials of the first bracket are compared: 1, 3, 9 and 27 of at most 50.
+    # The second bracket leaves out the first number, the third the first two, and so on.
+    rungs = [sweep.hyperband.min]
+    while rungs[-1] * _KEPT < sweep.hyperband.max:
+        rungs.append(rungs[-1] * _KEPT)
     bracket = trial.number % len(rungs)
     for rung in rungs[bracket:]:
         if rung > step:
@@ -429,8 +409,7 @@ def _halved(sweep: Sweep, trial: Trial, others: Sequence[Trial]) -> StopReason |
         better = sum(objective.better(rival, own) for rival in rivals)
         kept = (len(rivals) + 1) // _KEPT
         if isfinite(own) and kept >= 1 and better >= kept:
-            reports = "1 report" if rung == 1 else f"{rung} reports"
-            return StopReason(f"not among the best third after {reports}")
+            return StopReason(f"not among the best third at report {rung}")
     return None
 
 
@@ -439,17 +418,6 @@ def _first_reports(trials: Sequence[Trial], count: int) -> Iterator[tuple[float,
     for trial in trials:
         if len(trial.reports) >= count:
             yield trial.reports[:count]
-
-
-def _rungs(least: int, most: int) -> list[int]:
-    """Return the numbers of reports after which trials of the first bracket are compared, such as
-    1, 3, 9 and 27 for `least` 1 and `most` 50. The second bracket leaves out the first number, the
-    third bracket the first two, and so on.
-    """
-    rungs = [least]
-    while rungs[-1] * _KEPT < most:
-        rungs.append(rungs[-1] * _KEPT)
-    return rungs
 
 
 def _best(objective: Objective, values: Sequence[float]) -> float:
