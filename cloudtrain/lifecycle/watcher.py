@@ -162,7 +162,7 @@ class Watcher:
             try:
                 state = self._service.status(ref).state
             except RunNotFound:
-                raise self._failed(ref.name, "is gone") from None
+                state = RunState.LOST
             except TargetError as error:
                 why = f"{self.order.reason}, whose status cannot be read: {error.message}"
                 self.write(RunState.QUEUED, why)
@@ -172,10 +172,11 @@ class Watcher:
             if is_waiting or not state.is_final:
                 self.write(RunState.QUEUED, self.order.reason)
                 return True
-            if state is RunState.FAILED:
-                raise self._failed(ref.name, "failed")
             if state is not RunState.SUCCEEDED:
-                raise self._failed(ref.name, f"was {state}")
+                why = f"the run `{ref.name}` is {state}, so nothing was sent"
+                raise WatchEnded(
+                    RunState.FAILED, f"{why}; run it again, then submit this job again"
+                )
         return False
 
     def _is_sent(self) -> bool:
@@ -203,13 +204,6 @@ class Watcher:
         """Raise `WatchEnded` if `cloudtrain stop` was called."""
         if self._folder.stop.exists():
             raise WatchEnded(RunState.STOPPED, "stopped while it was waiting, so nothing was sent")
-
-    def _failed(self, name: str, why: str) -> WatchEnded:
-        """Return the end of this run because of an awaited run."""
-        reason = (
-            f"the run `{name}` {why}, so nothing was sent; run it again, then submit this job again"
-        )
-        return WatchEnded(RunState.FAILED, reason)
 
     def _sleep(self) -> None:
         """Sleep until the next check is due, or until SIGTERM."""
@@ -248,22 +242,17 @@ class ListWatcher(Watcher):
         """Do the next step, and return whether the newest try is the end of the list. If the run
         store cannot be used, wait until it can."""
         try:
-            return self._next_step()
+            if not self._attempts or self._attempts[-1].over:
+                self._begin()
+                return False
+            attempt = self._attempts[-1]
+            if attempt.sent is None and not attempt.has_run:
+                self._send(attempt)
+                return False
+            return attempt.has_run or self._has_run(attempt)
         except StoreError as error:
             self._wait(f"waits until the run store can be used: {error.message}")
             return False
-
-    def _next_step(self) -> bool:
-        if not self._attempts or self._attempts[-1].over:
-            self._begin()
-            return False
-        attempt = self._attempts[-1]
-        if attempt.has_run:
-            return True
-        if attempt.sent is None:
-            self._send(attempt)
-            return False
-        return self._has_run(attempt)
 
     def _begin(self) -> None:
         """Begin the next try. Before the first one of a new round, pause."""
@@ -271,13 +260,14 @@ class ListWatcher(Watcher):
         count = len(self._attempts)
         tries = self.order.tries
         now = time.time()
-        if count and self._is_given_up():
-            raise self._exhausted()
-        if count and count % len(tries) == 0:
-            if self.order.give_up_after is None:
-                raise self._exhausted()
-            resume = (self._attempts[-1].ended or now) + _ROUND * watch_interval()
-            if now < resume:
+        if count:
+            last = self._attempts[-1]
+            is_whole = count % len(tries) == 0
+            if self._is_given_up() or (is_whole and self.order.give_up_after is None):
+                reason = f"no capacity after {count} tries; the last, {last.what}: {last.over}"
+                raise WatchEnded(RunState.FAILED, reason)
+            resume = (last.ended or now) + _ROUND * watch_interval()
+            if is_whole and now < resume:
                 when = time.strftime("%H:%M", time.localtime(resume))
                 self._wait(f"no try had capacity; begins again with {tries[0].what} at {when}")
                 return
@@ -329,13 +319,13 @@ class ListWatcher(Watcher):
         """End a try whose request was refused. Raises WatchEnded if the reason is not capacity."""
         with open_store(self._state_dir) as store:
             rows = store.with_key(try_key(self._folder.name, attempt.number))
+        words = _words_of(attempt)
         if rows:  # of an earlier request nothing is known
             self._wait(f"{self._course(attempt)}; it may have been sent: {error.message}")
-        elif self._lacks(attempt, error.message):
+        elif words is not None and words.tell_of_lack(error.message):
             self._finish(attempt, error.message)
         else:
-            hint = f"; {error.hint}" if error.hint else ""
-            reason = f"{error.message}{hint}"
+            reason = f"{error.message}; {error.hint}" if error.hint else error.message
             self._change(attempt, leaving=reason, ended=time.time())
             raise WatchEnded(RunState.FAILED, f"try {attempt.number}, {attempt.what}: {reason}")
 
@@ -366,33 +356,32 @@ class ListWatcher(Watcher):
     def _has_ended(self, attempt: Attempt, status: RunStatus) -> bool:
         """Return whether a run that ended before it started is the end of the list."""
         was_left = bool(attempt.leaving) and status.state is RunState.STOPPED
-        words = part(target_of(RunRef.parse(attempt.ref).target), CapacityWords)
+        words = _words_of(attempt)
         if not was_left and (words is None or not words.ended_for_lack(status)):
             return self._settle(attempt)
+        ref = RunRef.parse(attempt.ref)
         with open_store(self._state_dir) as store:
-            name = RunRef.parse(attempt.ref).name
-            store.record(name, status)
+            store.record(ref.name, status)
             spent = Outlay(status.cost or 0.0, sweep=self._folder.name)
-            store.spend(name, RunRef.parse(attempt.ref).target, spent)
+            store.spend(ref.name, ref.target, spent)
         self._moment("released")
         self._finish(attempt, attempt.leaving or status.reason or "no capacity")
         return False
 
     def _leave_if_due(self, attempt: Attempt, status: RunStatus) -> Attempt:
         """Return the try, which is left if it has waited for capacity as long as it may."""
-        words = part(target_of(RunRef.parse(attempt.ref).target), CapacityWords)
+        words = _words_of(attempt)
         if words is None or not words.are_of_waiting(status):
             return attempt
         wait = self._try_of(attempt).wait
-        reason = ""
         if wait is not None and time.time() >= (attempt.sent or 0.0) + wait:
             reason = f"no capacity within {format_duration(int(wait))}"
         elif self._is_given_up():
             reason = "no capacity before `give_up_after`"
-        if reason and status.reason:
-            reason += f": {status.reason}"
-        if not reason:
+        else:
             return attempt
+        if status.reason:
+            reason += f": {status.reason}"
         changed = self._change(attempt, leaving=reason)
         self._moment("leaving")
         return changed
@@ -407,20 +396,10 @@ class ListWatcher(Watcher):
         self._change(attempt, over=reason, ended=time.time())
         self._moment("over")
 
-    def _lacks(self, attempt: Attempt, text: str) -> bool:
-        words = part(target_of(RunRef.parse(attempt.ref).target), CapacityWords)
-        return words is not None and words.tell_of_lack(text)
-
     def _is_given_up(self) -> bool:
         """Return whether the list has tried for as long as it may."""
         limit = self.order.give_up_after
         return limit is not None and time.time() >= self._attempts[0].began + limit
-
-    def _exhausted(self) -> WatchEnded:
-        last = self._attempts[-1]
-        count = len(self._attempts)
-        reason = f"no capacity after {count} tries; the last, {last.what}: {last.over}"
-        return WatchEnded(RunState.FAILED, reason)
 
     def _course(self, attempt: Attempt, status: RunStatus | None = None) -> str:
         """Return what the list waits for, what comes next, and when."""
@@ -457,3 +436,8 @@ class ListWatcher(Watcher):
     def _wait(self, reason: str) -> None:
         self.write(RunState.QUEUED, reason)
         self._sleep()
+
+
+def _words_of(attempt: Attempt) -> CapacityWords | None:
+    """Return what tells a lack of capacity on the target of a try."""
+    return part(target_of(RunRef.parse(attempt.ref).target), CapacityWords)

@@ -158,8 +158,11 @@ class CapacityService(ChainService):
         leaving = read_attempts(folder)[-1].leaving
         if status.state is not RunState.STOPPED or not leaving or folder.stop.exists():
             return status
-        reason = f"capacity came while cloudtrain was stopping it ({leaving}); submit the job again"
-        return replace(status, state=RunState.FAILED, reason=reason)
+        return replace(
+            status,
+            state=RunState.FAILED,
+            reason=f"capacity came while cloudtrain was stopping it ({leaving}); submit it again",
+        )
 
     def tries(self, ref: RunRef) -> tuple[Transition, ...]:
         return tuple(attempt.transition for attempt in read_attempts(self.folder(ref.name)))
@@ -180,8 +183,9 @@ class CapacityService(ChainService):
         current = self.run_of(ref)
         if current is None:
             message = f"the folder of `{ref.name}` is gone, so nobody knows which run is its own"
-            hint = f"`cloudtrain status {ref.name}-t001` asks about the first try"
-            raise RunNotFound(message, hint=hint)
+            raise RunNotFound(
+                message, hint=f"`cloudtrain status {ref.name}-t001` asks about the first try"
+            )
         return cast("Service", _Forwarding(service_of(current.target, self), current))
 
 

@@ -129,7 +129,11 @@ class DrivenFolder:
         for _ in range(3):
             try:
                 status: dict[str, Any] = json.loads(self.status.read_bytes())
-                original = self._original_of(status.get("owner"))
+                # an earlier version wrote no owner
+                owner = status.get("owner")
+                driver = Owner(*owner) if owner else None
+                is_copy = driver is not None and driver.is_elsewhere(self.path)
+                original = driver.path if driver and is_copy else None
             except FileNotFoundError:
                 return None
             except ValueError:  # being written
@@ -139,13 +143,8 @@ class DrivenFolder:
                 if original and not RunState(status["state"]).is_final:
                     status |= {"state": "lost", "reason": f"{_COPIED} `{original}`"}
                 return status
-        return {
-            "state": "lost",
-            "reason": "its status cannot be read",
-            "started": None,
-            "ended": None,
-            "pid": 0,
-        }
+        lost = {"state": "lost", "reason": "its status cannot be read"}
+        return {**lost, "started": None, "ended": None}
 
     def refuse_copy(self) -> None:
         """Raise UsageError if this folder is a copy, whose driver would send all again."""
@@ -154,12 +153,6 @@ class DrivenFolder:
             state_dir = quote(str(Path(original).parents[1]))
             hint = f"give the command with `CLOUDTRAIN_STATE_DIR={state_dir}`"
             raise UsageError(f"{_COPIED} `{original}`", hint=hint, code="CT997")
-
-    def _original_of(self, owner: list[Any] | None) -> str | None:
-        """Return the path of the folder that this one is a copy of; None if it is none, or an
-        earlier version wrote the status."""
-        driver = Owner(*owner) if owner else None
-        return driver.path if driver and driver.is_elsewhere(self.path) else None
 
 
 class DrivenService(Service):

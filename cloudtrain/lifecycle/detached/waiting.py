@@ -213,20 +213,16 @@ class ChainService(DrivenService):
         )
 
     def journal_folder(self, ref: RunRef) -> str | None:
-        is_waiting = self.waiting(ref) is not None
-        return None if is_waiting else self._target(ref).journal_folder(ref)
+        return None if self.waiting(ref) else self._target(ref).journal_folder(ref)
 
     def metrics_folder(self, ref: RunRef, cache: Path) -> Path | None:
-        is_waiting = self.waiting(ref) is not None
-        return None if is_waiting else self._target(ref).metrics_folder(ref, cache)
+        return None if self.waiting(ref) else self._target(ref).metrics_folder(ref, cache)
 
     def log_after(self, ref: RunRef, mark: Any) -> Log[LogLine] | Log[LogBatch] | None:
-        return None if self.waiting(ref) is not None else self._target(ref).log_after(ref, mark)
+        return None if self.waiting(ref) else self._target(ref).log_after(ref, mark)
 
     def own_metrics(self, ref: RunRef, mark: Any) -> OwnMetrics:
-        if self.waiting(ref) is not None:
-            return OwnMetrics()
-        return self._target(ref).own_metrics(ref, mark)
+        return OwnMetrics() if self.waiting(ref) else self._target(ref).own_metrics(ref, mark)
 
     def stop(self, ref: RunRef) -> None:
         """Stop the run. If it is still waiting, end the wait, so that nothing is sent."""
@@ -258,8 +254,7 @@ class ChainService(DrivenService):
         return unpacked(self.folder(ref.name).archive, upload.sha256, scratch)
 
     def download(self, ref: RunRef, path: str, destination: Path) -> list[Path]:
-        waiting = self.waiting(ref)
-        if waiting is not None:
+        if self.waiting(ref) is not None:
             message = f"`{ref.name}` has not been sent yet, so it has no files"
             raise UsageError(message, hint=_status_hint(ref), code="CT996")
         return self._target(ref).download(ref, path, destination)
