@@ -18,13 +18,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from math import ceil
+from math import ceil, inf
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
 from cloudtrain.code.unpack import unpack
-from cloudtrain.documents import JsonObject
 from cloudtrain.errors import UsageError
 from cloudtrain.estimate.devices import GpuInstance
 from cloudtrain.estimate.kept import FOLDER, Estimate, estimate_key, keep
@@ -152,7 +151,7 @@ class Question(NamedTuple):
 
 
 def estimate(
-    ready: Ready, plan: Plan, asked: Question, *, on_run: Callable[[str], None] | None = None
+    ready: Ready, plan: Plan, asked: Question, *, on_run: Callable[[str], None] | None
 ) -> FitReport:
     """Estimate the job, and keep what was found for the checks of later submissions.
 
@@ -175,18 +174,23 @@ def estimate(
     if asked.config is not None:
         return _by_formulas(job, plan.target, asked, layout, row)
     machine = None if row is None or not row.gpus else GpuInstance.of(row)
-    python = asked.python or _interpreter(ready)
-    probe = _Probe(ready, layout, machine, python, on_run or _say_nothing, asked.layers)
+    python = asked.python
+    if not python:
+        local = where(DEFAULT_TARGET, near=ready.original.folder).settings
+        python = getattr(local, "python", None) or sys.executable
+    probe = _Probe(ready, layout, machine, python, on_run, asked.layers)
     original = cast("TrainingJob", ready.original)
     batch_size = 1
     if asked.suggest is not None:
-        batch_size = _number_to_suggest(original, asked.suggest, machine)
+        if machine is None:
+            hint = "name a target and an `instance_type`, or `resources.gpu`"
+            raise UsageError("no GPU is known that a batch could fit", hint=hint, code="CT948")
+        batch_size = _whole_number(original, asked.suggest)
     probed = probe.run(original)
     worst = max(probed, key=lambda item: item.peak)
     need = probe.need(probed)
     batch = worst.batch(layout)
-    steps = _steps(asked, batch)
-    compare = _Comparison(probed, layout, need, steps)
+    compare = _Comparison(probed, layout, need, _steps(asked, batch))
     if machine is not None:
         found = Estimate(need.least, need.most, worst.result["place"])
         key = estimate_key(job, ready.tree.identity.sha256, layout.world)
@@ -208,7 +212,7 @@ def estimate(
         own=None if machine is None else compare.with_machine(machine),
         others=others,
         suggestion=suggestion,
-        notes=[*_note_of_layers(original, asked.layers), *_notes(probed)],
+        notes=[*_notes(original, asked.layers, probed)],
         seconds=time.perf_counter() - started,
     )
 
@@ -252,17 +256,6 @@ def _by_formulas(
     )
 
 
-def _say_nothing(_words: str) -> None:
-    """Be called before each run."""
-
-
-def _interpreter(ready: Ready) -> str:
-    """Return the interpreter that runs scripts on this machine."""
-    near = ready.original.folder
-    python: str | None = getattr(where(DEFAULT_TARGET, near=near).settings, "python", None)
-    return python or sys.executable
-
-
 def _row_of(reading: Reading) -> InstanceType | None:
     """Return the type of the job's instances. Where the target has no types, such as a cluster, the
     job may name the GPU: then any type with it stands for its nodes."""
@@ -278,18 +271,6 @@ def _row_of(reading: Reading) -> InstanceType | None:
     return None
 
 
-def _number_to_suggest(job: TrainingJob, name: str, machine: GpuInstance | None) -> int:
-    """Return the value of the hyperparameter whose largest value is sought.
-
-    Raises:
-        UsageError: the job has no such number, or no GPU to compare with.
-    """
-    if machine is None:
-        hint = "name a target and an `instance_type`, or `resources.gpu`"
-        raise UsageError("no GPU is known that a batch could fit", hint=hint, code="CT948")
-    return _whole_number(job, name)
-
-
 def _whole_number(job: TrainingJob, name: str) -> int:
     """Return the value of a hyperparameter that is a positive whole number.
 
@@ -299,15 +280,12 @@ def _whole_number(job: TrainingJob, name: str) -> int:
     value = str(job.hyperparameters.get(name, ""))
     if value.isdecimal() and int(value):
         return int(value)
-    numbers = []
-    for other, number in job.hyperparameters.items():
-        if str(number).isdecimal():
-            numbers.append(f"`{other}`")
     hint = f"`--set hyperparameters.{name}=1` adds it, if the script has it"
-    if numbers:
-        hint = f"the job has {', '.join(numbers)}; {hint}"
-    message = f"the job has no hyperparameter `{name}` that is a positive whole number"
-    raise UsageError(message, hint=hint, code="CT948")
+    raise UsageError(
+        f"the job has no hyperparameter `{name}` that is a positive whole number",
+        hint=hint,
+        code="CT948",
+    )
 
 
 def _steps(asked: Question, batch: Batch | None) -> float | None:
@@ -329,39 +307,37 @@ class _Comparison(NamedTuple):
 
     def with_machine(self, machine: GpuInstance) -> MachineFit:
         """Return how the job fits as many of these machines as its ranks need."""
-        layout = self.layout
-        local_world = min(layout.local_world, machine.gpus)
-        instances = ceil(layout.world / local_world)
-        times = []
+        local_world = min(self.layout.local_world, machine.gpus)
+        instances = ceil(self.layout.world / local_world)
+        step: StepTime | None = None
         for item in self.probed:
             time = step_time(item.work, item.exchanges, machine, local_world)
-            times.append(time)
-        step = None
-        known = [time for time in times if time is not None]
-        if known and len(known) == len(times):
-            # all ranks wait for the slowest one
-            step = StepTime(max(t.least for t in known), max(t.most for t in known))
+            if time is None:
+                step = None
+                break
+            if step is not None:  # all ranks wait for the slowest one
+                time = StepTime(max(step.least, time.least), max(step.most, time.most))
+            step = time
         return MachineFit.of(machine, instances, self.need, step, self.steps)
 
 
 def _others(reading: Reading, compare: _Comparison) -> list[MachineFit]:
     """Return how the job fits every type of the target that has enough GPUs, the cheapest first."""
     overlay = getattr(reading.account, "overlay", None) or ()
-    rows = apply_overlay(instance_types(reading.target), overlay)
+    ranks = compare.layout.local_world
     found = []
-    for row in rows:
-        is_whole = compare.layout.local_world % max(row.gpus, 1) == 0
-        is_enough = row.gpus >= compare.layout.local_world or is_whole
-        if row.gpus and not row.retired and is_enough:
+    for row in apply_overlay(instance_types(reading.target), overlay):
+        is_known = row.gpus and not row.retired
+        if is_known and (row.gpus >= ranks or ranks % row.gpus == 0):
             found.append(compare.with_machine(GpuInstance.of(row)))
-    return sorted(found, key=_cost)
 
+    def cost(item: MachineFit) -> tuple[float, float, str]:
+        price = item.machine.price
+        rate = inf if price is None else price * item.instances
+        dollars = rate if item.dollars is None else item.dollars[1]
+        return dollars, rate, item.machine.name
 
-def _cost(item: MachineFit) -> tuple[float, float, str]:
-    price = item.machine.price
-    rate = float("inf") if price is None else price * item.instances
-    dollars = rate if item.dollars is None else item.dollars[1]
-    return dollars, rate, item.machine.name
+    return sorted(found, key=cost)
 
 
 _TAKEN_FOR_GRANTED = {
@@ -371,14 +347,10 @@ _TAKEN_FOR_GRANTED = {
 """What is noted of lines of the script, by the key of a result."""
 
 
-def _note_of_layers(job: TrainingJob, name: str | None) -> Iterable[str]:
-    """Yield that the estimate is extrapolated, if it is."""
-    if name is not None and _whole_number(job, name) > MORE:
-        yield f"{FEWER} and {MORE} of {_whole_number(job, name)} `{name}` were run"
-
-
-def _notes(probed: Sequence[Probed]) -> Iterable[str]:
+def _notes(job: TrainingJob, layers: str | None, probed: Sequence[Probed]) -> Iterable[str]:
     """Yield what the estimate takes for granted."""
+    if layers is not None and _whole_number(job, layers) > MORE:
+        yield f"{FEWER} and {MORE} of {_whole_number(job, layers)} `{layers}` were run"
     if not any(item.peak for item in probed):
         yield "the script puts nothing on the GPU"
     for kind, words in _TAKEN_FOR_GRANTED.items():
@@ -399,7 +371,7 @@ class _Probe(NamedTuple):
     layout: Layout
     machine: GpuInstance | None
     python: str
-    on_run: Callable[[str], None]
+    on_run: Callable[[str], None] | None
     layers: str | None
 
     def run(self, job: TrainingJob, words: str = "") -> list[Probed]:
@@ -424,14 +396,15 @@ class _Probe(NamedTuple):
         """Run the first rank, and those that it waits for: the other stages of its pipeline."""
         with tempfile.TemporaryDirectory(prefix="cloudtrain-fit-") as folder:
             place = _Place(self, job, Path(os.path.realpath(folder)))
+            ranks: Iterable[int] = (0,)
             try:
-                self.on_run(f"rank 0{words}")
-                place.start(0)
                 while place.is_running():
-                    for rank in place.wanted():
-                        self.on_run(f"rank {rank}{words}")
+                    for rank in ranks:
+                        if self.on_run is not None:
+                            self.on_run(f"rank {rank}{words}")
                         place.start(rank)
                     time.sleep(0.05)
+                    ranks = place.wanted()
             finally:
                 place.stop()
             return place.results()
@@ -493,7 +466,7 @@ class _Place:
                 written.mkdir(parents=True)
                 self.paths[name] = str(written)
         self.datasets = scratch / "datasets"
-        _link_files(_cache_of_datasets(), self.datasets)
+        _link_datasets(self.datasets)
 
     def start(self, rank: int) -> None:
         """Start the script as this rank."""
@@ -518,8 +491,9 @@ class _Place:
                 )
         except OSError as error:
             message = f"cannot start `{self.python}`: {error.strerror}"
-            hint = "`--python` names an interpreter that has torch"
-            raise UsageError(message, hint=hint, code="CT948") from None
+            raise UsageError(
+                message, hint="`--python` names an interpreter that has torch", code="CT948"
+            ) from None
 
     def is_running(self) -> bool:
         """Return whether a rank is still running, and none has failed.
@@ -528,10 +502,9 @@ class _Place:
             UsageError: they take too long.
         """
         if time.monotonic() > self.deadline:
-            message = f"{STEPS} steps of the script took more than {LIMIT:g} s"
-            raise _refused(self.job, message)
+            raise _refused(self.job, f"{STEPS} steps of the script took more than {LIMIT:g} s")
         codes = [process.poll() for process in self.processes.values()]
-        return None in codes and not any(codes)
+        return not codes or (None in codes and not any(codes))
 
     def wanted(self) -> Iterator[int]:
         """Yield the ranks that others wait for, and that have not been started."""
@@ -562,9 +535,7 @@ class _Place:
                 sys.stderr.write(output)
             if not self._has_result(rank):
                 self._explain(output, self.processes[rank].returncode)
-            result = _result_in(folder / "result.json")
-            if result is None:
-                raise _refused(self.job, "the script has overwritten its estimate")
+            result = json.loads((folder / "result.json").read_text("utf-8"))
             refused = result["refused"]
             if refused:
                 raise _refused(self.job, refused["message"], refused["place"])
@@ -625,46 +596,23 @@ class _Place:
     def _explain(self, output: str, code: int) -> None:
         """Raise the error for a process that left no result."""
         if "No module named 'torch'" in output:
-            message = f"`{self.python}` has no torch, which estimates the job"
-            hint = 'pip install "cloudtrain[torch]", or `--python` with an interpreter that has it'
-            raise UsageError(message, hint=hint, code="CT948")
+            raise UsageError(
+                f"`{self.python}` has no torch, which estimates the job",
+                hint='pip install "cloudtrain[torch]", or name an interpreter with `--python`',
+                code="CT948",
+            )
         if code < 0:
             raise _refused(self.job, f"{signal.Signals(-code).name} ended the script")
         lines = output.strip().splitlines()
         raise _refused(self.job, lines[-1] if lines else f"the script ended with code {code}")
 
 
-_RESULT: dict[str, type | tuple[type, ...]] = {
-    "refused": (dict, type(None)), "peak": int, "kinds": dict, "place": str, "peaks": list,
-    "batches": list, "operations": list, "exchanges": list, "decisions": list, "selections": list,
-}  # fmt: skip
-"""The types of what a rank writes."""
-
-
-def _result_in(file: Path) -> JsonObject | None:
-    """Return what a rank has written; None if it is something else."""
-    try:
-        result = json.loads(file.read_text("utf-8"))
-    except ValueError:
-        return None
-    if not isinstance(result, dict):
-        return None
-    for name, kind in _RESULT.items():
-        if not isinstance(result.get(name, file), kind):
-            return None
-    return result
-
-
-def _cache_of_datasets() -> Path:
-    """Return the folder of what Hugging Face's `datasets` has prepared on this machine."""
+def _link_datasets(folder: Path) -> None:
+    """Make a folder with a link to each file that Hugging Face's `datasets` has prepared on this
+    machine: what is written beside them stays in the folder."""
     caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     home = os.environ.get("HF_HOME") or Path(caches, "huggingface")
-    return Path(os.environ.get("HF_DATASETS_CACHE") or Path(home, "datasets"))
-
-
-def _link_files(source: Path, folder: Path) -> None:
-    """Make a folder with a link to each file of another one: what is written beside them stays in
-    the folder."""
+    source = os.environ.get("HF_DATASETS_CACHE") or Path(home, "datasets")
     with suppress(OSError, shutil.Error):
         ignored = shutil.ignore_patterns("downloads", "*.lock")
         shutil.copytree(source, folder, copy_function=os.symlink, ignore=ignored)
@@ -695,15 +643,12 @@ _HINTS = {
 def _refused(job: TrainingJob, message: str, place: str = "") -> UsageError:
     """Return the error for a script that cannot be followed. `place` is its line."""
     where = place or job.entry_point or "the command"
-    return UsageError(f"{where}: {message}", hint=_hint_for(message), code="CT948")
-
-
-def _hint_for(refusal: str) -> str:
-    """Return what to type after a refusal."""
-    for pattern, hint in _HINTS.items():
-        if re.search(pattern, refusal):
-            return hint
-    return (
+    hint = (
         "`--config FOLDER` estimates from the numbers of a model instead; "
         "`cloudtrain explain CT948` says what can be followed"
     )
+    for pattern, better in _HINTS.items():
+        if re.search(pattern, message):
+            hint = better
+            break
+    return UsageError(f"{where}: {message}", hint=hint, code="CT948")
