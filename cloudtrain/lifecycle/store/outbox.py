@@ -7,13 +7,11 @@ triggers in `migrations.sql`. Its name for an event is `RUN/EVENT/ATTEMPT`.
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from cloudtrain.plans.progress import Notice
-
-if TYPE_CHECKING:
-    import sqlite3
 
 _MOST = 20
 """Events of one sort and run that are recorded: a script can report an alert in each step."""
@@ -69,12 +67,13 @@ class Outbox:
     @property
     def has_work(self) -> bool:
         """Whether there are events to send, or runs whose events are recorded."""
-        row = self._db.execute(
-            "SELECT EXISTS (SELECT 1 FROM notifying) AND ("
-            "EXISTS (SELECT 1 FROM outbox WHERE is_done = 0) OR EXISTS ("
-            "SELECT 1 FROM runs WHERE state NOT IN ('succeeded', 'failed', 'stopped', 'lost')))"
-        ).fetchone()
-        return bool(row[0])
+        return bool(
+            self._db.execute(
+                "SELECT EXISTS (SELECT 1 FROM notifying) AND ("
+                "EXISTS (SELECT 1 FROM outbox WHERE is_done = 0) OR EXISTS ("
+                "SELECT 1 FROM runs WHERE state NOT IN ('succeeded', 'failed', 'stopped', 'lost')))"
+            ).fetchone()[0]
+        )
 
     def add(self, run: str, kind: str, now: float, time: float | None, reason: str | None) -> None:
         """Record an event of a run that is to be notified about. An event that is recorded already

@@ -8,16 +8,14 @@ the target refused it, the approval serves again until it expires.
 from __future__ import annotations
 
 import json
+import sqlite3
 import zlib
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from cloudtrain.errors import PersonNeeded, UsageError
 from cloudtrain.lifecycle.store.records import as_amount
-
-if TYPE_CHECKING:
-    import sqlite3
 
 
 class Gate(NamedTuple):
@@ -111,8 +109,11 @@ class Plans:
             f"{active:.0f} paid runs have not ended, this would be {runs} more, and "
             f"`max_parallel` is {most}"
         )
-        hint = "`cloudtrain ps --active` asks how they are; `cloudtrain stop NAME` ends one"
-        raise UsageError(message, hint=hint, code="CT926")
+        raise UsageError(
+            message,
+            hint="`cloudtrain ps --active` asks how they are; `cloudtrain stop NAME` ends one",
+            code="CT926",
+        )
 
     def give_back(self, run: str) -> None:
         """Record that nothing was sent as `run`."""
@@ -130,8 +131,9 @@ class Plans:
     def number_of(self, run: str) -> int:
         """Return how many plans were sent as this run: the first, and those with which a sweep goes
         on."""
-        row = self._db.execute("SELECT count(*) FROM plans WHERE run = ?", (run,)).fetchone()
-        return int(row[0])
+        return int(
+            self._db.execute("SELECT count(*) FROM plans WHERE run = ?", (run,)).fetchone()[0]
+        )
 
     def ask(self, sha256: str, shown: Mapping[str, Any], now: float) -> None:
         """Record that a person is to be asked about a plan, and forget old plans."""

@@ -65,9 +65,6 @@ def _hash(*parts: str) -> str:
     return hashlib.sha256(content).hexdigest()[:32]
 
 
-HINT = "set CLOUDTRAIN_STATE_DIR to a folder of yours"
-
-
 def has_store(folder: Path) -> bool:
     """Return whether the folder contains a run store, without SQLite: on a machine without a store,
     a plan needs no more than this check. Removes other users' access to the folder if they have
@@ -76,21 +73,22 @@ def has_store(folder: Path) -> bool:
     try:
         if folder.is_dir():
             close_state_folder(folder, ours=KEPT)
-        if file.exists() and not file.is_file():
-            message = f"the run store `{file}` is not a file"
-            raise StoreError(message, hint=HINT, code="CT961")
-        if folder.exists() and not folder.is_dir():
-            message = f"the state folder `{folder}` is not a folder"
-            raise StoreError(message, hint=HINT, code="CT961")
+            if file.exists() and not file.is_file():
+                raise unusable(folder, f"`{file}` is not a file")
+        elif folder.exists():
+            raise unusable(folder, "it is not a folder")
         return file.exists()
     except OSError as error:
         raise unusable(folder, error) from error
 
 
-def unusable(folder: Path, error: Exception) -> StoreError:
+def unusable(folder: Path, why: object) -> StoreError:
     """Return the error for a run store that cannot be opened."""
-    message = f"the run store in `{folder}` cannot be opened: {error}"
-    return StoreError(message, hint=HINT, code="CT961")
+    return StoreError(
+        f"the run store in `{folder}` cannot be opened: {why}",
+        hint="set CLOUDTRAIN_STATE_DIR to a folder of yours",
+        code="CT961",
+    )
 
 
 # The data that the store keeps of each submission, so that its run can be shown, compared and run
@@ -216,22 +214,16 @@ class Condition(NamedTuple):
     value: str
 
     @property
-    def sql(self) -> str:
-        """The SQL condition on a row of the table `labels`, with a placeholder for each of
-        `values`."""
-        left = "value" if self._number is None else "number(value)"
-        return f"kind = ? AND key = ? AND {left} {self.operator} ?"
-
-    @property
-    def values(self) -> tuple[object, ...]:
-        """The values for the placeholders in `sql`."""
-        value = self.value if self._number is None else self._number
-        return (self.kind, self.key, value)
-
-    @property
-    def _number(self) -> float | None:
-        """The value as a number; None if it is compared as text."""
-        return None if self.kind == "tag" else as_number(self.value)
+    def sql(self) -> tuple[str, tuple[object, ...]]:
+        """The SQL condition on a row of the table `labels`, and the values for its placeholders."""
+        left = "value"
+        value: object = self.value
+        number = as_number(self.value)
+        if self.kind != "tag" and number is not None:
+            left = "number(value)"
+            value = number
+        condition = f"kind = ? AND key = ? AND {left} {self.operator} ?"
+        return condition, (self.kind, self.key, value)
 
 
 _CONDITION = (
@@ -244,8 +236,11 @@ def condition_of(text: str) -> Condition:
     """Parse a comparison with a hyperparameter."""
     match = re.fullmatch(_CONDITION, text)
     if match is None:
-        hint = "write a hyperparameter, one of = != < <= > >=, and a value: `learning_rate<0.01`"
-        raise UsageError(f"`{text}` is not a condition", hint=hint, code="CT909")
+        raise UsageError(
+            f"`{text}` is not a condition",
+            hint="write a hyperparameter, one of = != < <= > >=, and a value: `learning_rate<0.01`",
+            code="CT909",
+        )
     return Condition("hyperparameter", match["key"], match["operator"], match["value"])
 
 

@@ -142,8 +142,10 @@ def _detach(folder: Path) -> None:
             salt = _salt_at(db, here, "")  # that of a dry run until now
             with closing(sqlite3.connect(own_file)) as own:
                 db.backup(own)
-                place = (salt, location_in(folder, own_file))
-                own.execute("UPDATE identity SET salt = ?, location = ?", place)
+                own.execute(
+                    "UPDATE identity SET salt = ?, location = ?",
+                    (salt, location_in(folder, own_file)),
+                )
                 own.commit()
         for ending in ("-wal", "-shm"):
             file.with_name(STORE_FILE + ending).unlink(missing_ok=True)
@@ -175,8 +177,9 @@ def _identify(db: sqlite3.Connection, folder: Path, salt_if_new: str) -> str:
 
 def _is_at(db: sqlite3.Connection, location: str) -> bool:
     """Return whether the store was created or last written at `location`."""
-    row = db.execute("SELECT 1 FROM identity WHERE location = ?", (location,))
-    return row.fetchone() is not None
+    return (
+        db.execute("SELECT 1 FROM identity WHERE location = ?", (location,)).fetchone() is not None
+    )
 
 
 def _salt_at(db: sqlite3.Connection, location: str, salt_if_new: str) -> str:
@@ -202,5 +205,8 @@ def _write_ahead(db: sqlite3.Connection, folder: Path) -> None:
 
 def _check_version(db: sqlite3.Connection, folder: Path) -> None:
     if version_of(db) > len(MIGRATIONS):
-        message = f"the run store in `{folder}` was made by a newer cloudtrain"
-        raise StoreError(message, hint="pip install --upgrade cloudtrain", code="CT962")
+        raise StoreError(
+            f"the run store in `{folder}` was made by a newer cloudtrain",
+            hint="pip install --upgrade cloudtrain",
+            code="CT962",
+        )

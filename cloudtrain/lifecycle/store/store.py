@@ -84,9 +84,8 @@ class RunRecord:
     @property
     def status(self) -> RunStatus:
         """The run's last known status. Metrics that cannot be read are left out."""
-        state = RunState(self.state)
         return RunStatus(
-            state,
+            RunState(self.state),
             self.reason,
             self.started,
             self.ended,
@@ -97,12 +96,21 @@ class RunRecord:
     @property
     def last_metrics(self) -> dict[str, float]:
         """The metrics of the last known status; empty if they cannot be read."""
-        return {} if self.metrics is None else _read_metrics(self.metrics)
+        with suppress(ValueError, AttributeError):
+            metrics: dict[str, float] = json.loads(self.metrics or "{}")
+            if all(type(value) in (int, float) for value in metrics.values()):
+                return metrics
+        return {}
 
     @property
     def summary(self) -> MetricSummary | None:
         """The summary of the main metric; None if there is none, or if it cannot be read."""
-        return None if self.main is None else _read_summary(self.main)
+        with suppress(ValueError, TypeError, KeyError):
+            fields = json.loads(self.main or "null")
+            fields["trend"] = tuple(map(float, fields["trend"]))
+            fields["last"] = float(fields["last"])
+            return MetricSummary(**fields)
+        return None
 
     @classmethod
     def of_row(cls, row: Sequence[object], now: float) -> RunRecord:
@@ -124,34 +132,12 @@ class RunRecord:
             else:
                 values[name] = as_text(value)
 
-        values["created"] = known_times[0] if known_times else now
+        values["created"] = next(iter(known_times), now)
         if values["stage"] not in STAGES:
             values["stage"] = "reported"
         if values["state"] not in _STATES:
             values["state"] = RunState.PENDING.value
         return cls(**values)
-
-
-def _read_metrics(content: str) -> dict[str, float]:
-    """Return the metrics in a column of the database; none if they cannot be read."""
-    try:
-        values = json.loads(content)
-    except ValueError:
-        return {}
-    if not isinstance(values, dict):
-        return {}
-    are_numbers = all(type(value) in (int, float) for value in values.values())
-    return values if are_numbers else {}
-
-
-def _read_summary(content: str) -> MetricSummary | None:
-    """Return the summary in a column of the database; None if it cannot be read."""
-    with suppress(ValueError, TypeError, KeyError):
-        fields = json.loads(content)
-        fields["trend"] = tuple(map(float, fields["trend"]))
-        fields["last"] = float(fields["last"])
-        return MetricSummary(**fields)
-    return None
 
 
 _STATES = frozenset(state.value for state in RunState)
@@ -382,8 +368,9 @@ class Store:
 
     def set_aside(self, sweep: str) -> float:
         """Return what a sweep on this machine can spend on the trials that it has not sent."""
-        query = "SELECT TOTAL(most) FROM outlays WHERE sweep = ?"
-        of_trials: float = self._db.execute(query, (sweep,)).fetchone()[0]
+        of_trials: float = self._db.execute(
+            "SELECT TOTAL(most) FROM outlays WHERE sweep = ?", (sweep,)
+        ).fetchone()[0]
         return max(0.0, (self.outlay_of(sweep) or 0.0) - of_trials)
 
     def extend_outlay(
@@ -482,7 +469,6 @@ class Store:
         """Change what people have added to a run. None keeps the note or the pin, and removes a
         tag."""
         with self._writing():
-            before = self.annotations().get(name, ("", False))
             for key, value in tags.items():
                 self._db.execute(
                     "DELETE FROM labels WHERE name = ? AND kind = 'tag' AND key = ?", (name, key)
@@ -492,25 +478,22 @@ class Store:
                         "INSERT INTO labels (name, kind, key, value) VALUES (?, 'tag', ?, ?)",
                         (name, key, value),
                     )
-            values = (
-                name,
-                before[0] if note is None else note,
-                before[1] if is_pinned is None else is_pinned,
-            )
             self._db.execute(
-                "INSERT OR REPLACE INTO annotations (name, note, pinned) VALUES (?, ?, ?)", values
+                "INSERT OR REPLACE INTO annotations (name, note, pinned)"
+                " SELECT :name, coalesce(:note, max(note), ''), coalesce(:pinned, max(pinned), 0)"
+                " FROM annotations WHERE name = :name",
+                {"name": name, "note": note, "pinned": is_pinned},
             )
 
-    def annotations(self, changed_since: int | None = None) -> dict[str, tuple[str, bool]]:
+    def annotations(self, changed_since: int | None) -> dict[str, tuple[str, bool]]:
         """Return the note of each run that has annotations, and whether it is pinned, by the run's
         name. With `changed_since`, only of runs that changed after that revision."""
         rows = self._of_runs("note, pinned", "annotations", changed_since)
         return {as_text(name): (as_text(note), bool(pinned)) for name, note, pinned in rows}
 
-    def count(self, *, trials: bool = False) -> int:
-        """Return the number of runs, with or without the trials of sweeps."""
-        condition = "1" if trials else _NO_TRIAL
-        query = f"SELECT count(*) FROM runs WHERE {condition}"
+    def count(self) -> int:
+        """Return the number of runs without the trials of sweeps."""
+        query = f"SELECT count(*) FROM runs WHERE {_NO_TRIAL}"
         count: int = self._db.execute(query).fetchone()[0]
         return count
 
@@ -520,7 +503,7 @@ class Store:
         revision: int = self._db.execute("SELECT newest FROM revisions").fetchone()[0]
         return revision
 
-    def folders(self, changed_since: int | None = None) -> dict[str, str]:
+    def folders(self, changed_since: int | None) -> dict[str, str]:
         """Return the folder that each run was submitted from, by the run's name. With
         `changed_since`, only of runs that changed after that revision."""
         rows = self._of_runs("folder", "origins", changed_since)
@@ -532,8 +515,9 @@ class Store:
         query = f"SELECT name, {columns} FROM {table}"
         if changed_since is None:
             return self._db.execute(query)
-        changed = f"{query} JOIN runs USING (name) WHERE revision > ?"
-        return self._db.execute(changed, (changed_since,))
+        return self._db.execute(
+            f"{query} JOIN runs USING (name) WHERE revision > ?", (changed_since,)
+        )
 
     def label_keys(self, kind: str) -> list[str]:
         """Return the keys of all labels of runs of one kind, `tag` or `hyperparameter`."""
@@ -549,13 +533,11 @@ class Store:
     def starting_with(self, prefix: str) -> list[RunRecord]:
         """Return the newest 50 runs whose name starts with `prefix`, newest first. Trials of sweeps
         are returned only if no other run matches."""
-        values = (prefix, prefix + "\U0010ffff", 50)
-        rows = self._select(
-            f"WHERE name >= ? AND name < ? AND {_NO_TRIAL} ORDER BY seq DESC LIMIT ?", values
-        )
-        return rows or self._select(
-            "WHERE name >= ? AND name < ? ORDER BY seq DESC LIMIT ?", values
-        )
+        values = (prefix, prefix + "\U0010ffff")
+        begins = "WHERE name >= ? AND name < ?"
+        newest = "ORDER BY seq DESC LIMIT 50"
+        rows = self._select(f"{begins} AND {_NO_TRIAL} {newest}", values)
+        return rows or self._select(f"{begins} {newest}", values)
 
     def with_key(self, key: str) -> list[RunRecord]:
         """Return the runs with exactly that key, newest first."""
@@ -564,8 +546,9 @@ class Store:
     def of_sweep(self, beginning: str) -> list[RunRecord]:
         """Return the runs whose key starts with `beginning`, such as the trials of a sweep, oldest
         first."""
-        end = beginning + "\U0010ffff"
-        return self._select("WHERE key >= ? AND key < ? ORDER BY seq", (beginning, end))
+        return self._select(
+            "WHERE key >= ? AND key < ? ORDER BY seq", (beginning, beginning + "\U0010ffff")
+        )
 
     def newest(
         self,
@@ -598,10 +581,11 @@ class Store:
         if not rehearsals:
             conditions.append(f"NOT ({_OLD_REHEARSAL})")
         for condition in where:
+            on_labels, compared = condition.sql
             conditions.append(
-                f"EXISTS (SELECT 1 FROM labels WHERE labels.name = runs.name AND {condition.sql})"
+                f"EXISTS (SELECT 1 FROM labels WHERE labels.name = runs.name AND {on_labels})"
             )
-            values += condition.values
+            values += compared
 
         values.append(-1 if limit is None else limit)
         condition_text = " AND ".join(conditions)
@@ -610,11 +594,11 @@ class Store:
     def unsettled(self, changed_since: int) -> list[RunRecord]:
         """Return the runs that have not ended, and those that have ended without a main metric
         since a revision of the store, which may have one. Trials are included, newest first."""
-        tail = (
+        return self._select(
             f"WHERE state NOT IN ({_ENDED})"
-            " OR (main IS NULL AND started IS NOT NULL AND revision > ?) ORDER BY seq DESC"
+            " OR (main IS NULL AND started IS NOT NULL AND revision > ?) ORDER BY seq DESC",
+            (changed_since,),
         )
-        return self._select(tail, (changed_since,))
 
     def newest_from(self, origin: Origin) -> RunRecord | None:
         """Return the newest run that was submitted from the folder of `origin` or a folder inside
@@ -646,10 +630,10 @@ class Store:
     def newest_in(self, terminal: str) -> RunRecord | None:
         """Return the newest run that was submitted in a terminal, from any folder; None if no such
         run exists."""
-        tail = (
-            "NATURAL JOIN origins WHERE terminal = ? AND terminal != '' ORDER BY seq DESC LIMIT 1"
+        return self._first(
+            "NATURAL JOIN origins WHERE terminal = ? AND terminal != '' ORDER BY seq DESC LIMIT 1",
+            (terminal,),
         )
-        return self._first(tail, (terminal,))
 
     def origin_of(self, name: str) -> Origin:
         """Return the origin of a run. If the origin is unknown, all its fields are empty."""
@@ -659,9 +643,8 @@ class Store:
         labels = self._db.execute(
             "SELECT kind, key, value FROM labels WHERE name = ? ORDER BY kind, key", (name,)
         )
-        folder, project, terminal = map(as_text, row or NOWHERE[:3])
         found = tuple(Label(*map(as_text, label)) for label in labels)
-        return Origin(folder, project, terminal, found)
+        return Origin(*map(as_text, row or NOWHERE[:3]), found)
 
     def unfinished(self) -> list[RunRecord]:
         """Return the runs whose submission has not reached stage `reported`: it is in progress, or
@@ -745,13 +728,16 @@ class Store:
         total = 0.0
         for name, key, state, *amounts in rows:
             most, pool, price, *bill = map(as_amount, amounts)
-            billed = _bill_of(Money(*bill), price or 0.0)
+            money = Money(*bill)
+            billed = money.amount
             has_ended = state not in UNFINISHED
             if as_text(key).startswith((SWEEP, CAPACITY)):
                 left = inf if most is None else self.set_aside(name)
                 total += 0.0 if has_ended else left
             elif has_ended and billed is not None:
-                total += billed + (pool or 0.0)
+                # the project may have lowered the price of a bill since
+                least = (price or 0.0) * (money.billable_seconds or 0.0) / 3600
+                total += max(billed, least) + (pool or 0.0)
             else:
                 total += inf if most is None else most
         return total
@@ -759,12 +745,12 @@ class Store:
     def _check_still_there(self) -> None:
         """Raise StoreError if the database's file is not the one that was opened."""
         if location_in(self.folder) != self._location:
-            message = (
+            raise StoreError(
                 f"the run store in `{self.folder}` was removed or replaced while a job was "
-                "being submitted"
+                "being submitted",
+                hint="`cloudtrain ps` shows all known runs; submit the job again",
+                code="CT961",
             )
-            hint = "`cloudtrain ps` shows all known runs; submit the job again"
-            raise StoreError(message, hint=hint, code="CT961")
 
     def _write_outputs(self, name: str, outputs: Mapping[str, str]) -> None:
         places = [(name, what, place) for what, place in outputs.items()]
@@ -844,14 +830,6 @@ def transaction(db: sqlite3.Connection) -> Iterator[None]:
         raise
 
 
-def _bill_of(money: Money, hourly: float) -> float | None:
-    """Return the bill of a run, with at least `hourly` as the price per hour; None without one."""
-    billed = money.amount
-    if billed is None or money.billable_seconds is None:
-        return billed
-    return max(billed, hourly * money.billable_seconds / 3600)
-
-
 def _is_whole(record: JobRecord) -> bool:
     """Return whether the parts of a record have the types that cloudtrain writes. Raises KeyError
     if a part is missing."""
@@ -881,5 +859,8 @@ def translate_errors(folder: Path) -> Iterator[None]:
         yield
     except sqlite3.DatabaseError as error:
         message = f"the run store in `{folder}` cannot be used: {error}"
-        hint = "free disk space, or move the folder away to start an empty store"
-        raise StoreError(message, hint=hint, code="CT961") from error
+        raise StoreError(
+            message,
+            hint="free disk space, or move the folder away to start an empty store",
+            code="CT961",
+        ) from error
