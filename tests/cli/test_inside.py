@@ -145,7 +145,7 @@ def test_refused(run: Run, cli: Cli) -> None:
     run.wait()
     result = cli("exec", run.name, "--", "true")
     assert result.code == 2
-    assert "has ended: it is stopped [CT958]" in result.err
+    assert "is not running: it is stopped [CT958]" in result.err
 
 
 @pytest.mark.slow

@@ -30,16 +30,13 @@ def clean(state_dir: Path) -> None:
     Raises:
         OSError: a folder cannot be removed.
     """
-    for folder in _folders(state_dir / "bundles"):
+    folders = list(_folders(state_dir / "bundles"))
+    folders += filter(Path.is_dir, (state_dir / METRICS).glob(f"{READING}*"))
+    for folder in folders:
         if folder.stat().st_mtime < time.time() - ARCHIVE_AGE:
             remove_folder(folder)
-    for folder in _folders(state_dir / METRICS):
-        is_old = folder.stat().st_mtime < time.time() - ARCHIVE_AGE
-        if folder.name.startswith(READING) and is_old:
-            remove_folder(folder)
     with read_store(state_dir) as store:
-        are_used = bool(store.newest(states=UNFINISHED, limit=1))
-        _clean_environments(state_dir, are_used=are_used)
+        _clean_environments(state_dir, are_used=bool(store.newest(states=UNFINISHED, limit=1)))
         for folder in _folders(state_dir / "runs"):
             if folder.name.endswith(LEFT_OVER) or store.was_removed(folder.name):
                 whole_name = folder.name.removesuffix(LEFT_OVER)
@@ -64,29 +61,27 @@ def kept_environments(state_dir: Path) -> list[dict[str, Any]]:
     that it was built from with the number of packages, both None if no run says it; and the runs
     that used it, newest first."""
     links = list(filter(Path.exists, environment_links(state_dir)))
-    with read_store(state_dir) as store:
-        users = store.naming([_path_in_request(link) for link in links])
-        records = {names[0]: store.kept(names[0]) for names in users.values() if names}
-
     found = []
-    for link in links:
-        home = link.resolve().parent
-        runs = users[_path_in_request(link)]
-        record = records[runs[0]] if runs else None
-        plan = {} if record is None else record.plan
-        wanted = plan.get("environment", {}).get("requirements", {})
-        packages = wanted.get("packages")
-        facts = {
-            "key": link.name,
-            "folder": str(home),
-            "size": folder_size(home),
-            "used": home.stat().st_mtime,
-            "python": _python_of(link / "pyvenv.cfg"),
-            "requirements": wanted.get("file"),
-            "packages": None if packages is None else len(packages),
-            "runs": runs,
-        }
-        found.append(facts)
+    with read_store(state_dir) as store:
+        # what the request of a run in the environment contains, on any target
+        users = store.naming(f"/{_ENVIRONMENTS}/{link.name}" for link in links)
+        for link, runs in zip(links, users.values(), strict=True):
+            home = link.resolve().parent
+            record = store.kept(runs[0]) if runs else None
+            plan = {} if record is None else record.plan
+            wanted = plan.get("environment", {}).get("requirements", {})
+            packages = wanted.get("packages")
+            facts = {
+                "key": link.name,
+                "folder": str(home),
+                "size": folder_size(home),
+                "used": home.stat().st_mtime,
+                "python": _python_of(link / "pyvenv.cfg"),
+                "requirements": wanted.get("file"),
+                "packages": None if packages is None else len(packages),
+                "runs": runs,
+            }
+            found.append(facts)
     return sorted(found, key=lambda facts: float(facts["used"]), reverse=True)
 
 
@@ -109,26 +104,16 @@ def remove_environments(keys: Sequence[str], state_dir: Path) -> None:
         for name in runs[key]:
             state = run(name).state
             if not state.is_final:
-                hint = (
-                    f"`cloudtrain wait {name}` waits for its end, and `cloudtrain stop "
-                    f"{name}` stops it"
-                )
-                message = f"`{name}` is {state} in `{key}`"
-                raise UsageError(message, hint=hint, code="CT954")
+                hint = f"wait for its end: `cloudtrain wait {name}`"
+                raise UsageError(f"`{name}` is {state} in `{key}`", hint=hint, code="CT954")
 
     for key in dict.fromkeys(keys):
         _remove_environment(state_dir / _ENVIRONMENTS / key)
 
 
-def _path_in_request(link: Path) -> str:
-    """Return what the request of a run in the environment contains, on any target."""
-    return f"/{_ENVIRONMENTS}/{link.name}"
-
-
 def environment_links(state_dir: Path) -> list[Path]:
     """Return the links of all environments, also of those whose folder is gone, by their key."""
-    items = (state_dir / _ENVIRONMENTS).glob("*")
-    return sorted(filter(Path.is_symlink, items))
+    return sorted(filter(Path.is_symlink, (state_dir / _ENVIRONMENTS).glob("*")))
 
 
 def _clean_environments(state_dir: Path, *, are_used: bool) -> None:

@@ -83,15 +83,15 @@ class RunComparison(Printable):
         """
         names = _names_in(self.rows)
         if by is None:
-            shared = [name for name in names if name == "job" or _is_given(name)]
-            shown = _differing(self.rows, shared)
+            given = [name for name in names if name.startswith(GIVEN) and not _SEED.fullmatch(name)]
+            shown = _differing(self.rows, ["job", *given])
         else:
             meant = (by, f"{GIVEN}{by}", f"tags.{by.removeprefix('tag:')}")
             shown = [name for name in names if name in meant][:1]
             if not shown:
-                message = f"no run has a hyperparameter or tag `{by}`"
+                hint = did_you_mean(by, list(map(_short, names)))
                 raise UsageError(
-                    message, hint=did_you_mean(by, list(map(_short, names))), code="CT929"
+                    f"no run has a hyperparameter or tag `{by}`", hint=hint, code="CT929"
                 )
         groups = {}
         for row in self.rows:
@@ -166,11 +166,6 @@ def _differing(rows: Sequence[JsonMapping], names: Sequence[str]) -> list[str]:
     return [name for name in names if any(row.get(name) != first.get(name) for row in rows)]
 
 
-def _is_given(name: str) -> bool:
-    """Return whether a column holds a hyperparameter that is no seed."""
-    return name.startswith(GIVEN) and not _SEED.fullmatch(name)
-
-
 def _short(name: str) -> str:
     """Return the name of a column without what it is the name of: `lr` of `hyperparameters.lr`."""
     kind, _, key = name.partition(".")
@@ -187,5 +182,6 @@ def _cell(name: str, value: Any) -> Cell:
         return format_duration(value)
     if name == "cost":
         return f"${value:,.2f}"
-    is_number = isinstance(value, float)
-    return number(value) if is_number else shortened(str(value), _WIDEST)
+    if isinstance(value, float):
+        return number(value)
+    return shortened(str(value), _WIDEST)

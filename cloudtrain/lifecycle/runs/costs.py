@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from cloudtrain.lifecycle.store.records import Money
@@ -110,16 +111,9 @@ def grouping(by: str) -> Callable[[RunCost], str] | None:
     kind, _, key = by.partition(":")
     if kind == "tag" and key:
         return lambda run: (run.tags or {}).get(key, "(none)")
-    simple: dict[str, Callable[[RunCost], str]] = {
-        "job": lambda run: run.job,
-        "month": _month_of,
-        "target": lambda run: run.target,
-    }
-    return simple.get(by)
-
-
-def _month_of(run: RunCost) -> str:
-    return datetime.fromtimestamp(run.created).astimezone().strftime("%Y-%m")
+    if by == "month":
+        return lambda run: datetime.fromtimestamp(run.created).astimezone().strftime("%Y-%m")
+    return attrgetter(by) if by in ("job", "target") else None
 
 
 def sums(runs: Iterable[RunCost], group_of: Callable[[RunCost], str]) -> list[Sum]:

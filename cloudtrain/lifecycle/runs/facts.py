@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 GIVEN = "hyperparameters."
 """The beginning of the names of columns with hyperparameters."""
 
-_NO_MONEY = Money()
-
 
 def rows_of(runs: Iterable[Run]) -> tuple[list[JsonObject], list[Curve]]:
     """Return a row for each run, with names such as `duration` (in seconds), `cost` (the bill in US
@@ -48,7 +46,7 @@ def rows_of(runs: Iterable[Run]) -> tuple[list[JsonObject], list[Curve]]:
             "started": status.started,
             "ended": status.ended,
             "duration": _duration_of(status),
-            "cost": money.get(run.name, _NO_MONEY).amount,
+            "cost": money.get(run.name, Money()).amount,
         }
         for name, text in tags.get(run.name, {}).items():
             row[f"tags.{name}"] = text
@@ -72,10 +70,9 @@ def to_pandas(rows: list[JsonObject]) -> Any:
 
 def _duration_of(status: RunStatus) -> float | None:
     """Return the seconds from the start to the end, or to now; None if one is unknown."""
-    end = status.ended
-    if end is None and not status.state.is_final:
-        end = time.time()
-    if status.started is None or end is None:
+    end = time.time() if status.ended is None else status.ended
+    has_unknown_end = status.ended is None and status.state.is_final
+    if status.started is None or has_unknown_end:
         return None
     return max(0.0, end - status.started)
 

@@ -38,7 +38,7 @@ from cloudtrain.plans.progress import ListedRun
 from cloudtrain.plans.states import AFTER, CAPACITY, REHEARSAL, SWEEP, TUNER, RunRef, RunState
 from cloudtrain.plans.status import duration_of, machine_text, news_text, state_cell
 from cloudtrain.targets.contract import KeepsQueue
-from cloudtrain.targets.registry import all_targets, require_target, service_of
+from cloudtrain.targets.registry import require_target, service_of
 from cloudtrain.targets.settings import Settings, read_environment
 from cloudtrain.targets.where import AnyTarget, Where
 from cloudtrain.targets.where import where as find_where
@@ -139,12 +139,11 @@ def runs(
     texts = [where] if isinstance(where, str) else where
     conditions += map(condition_of, texts)
     if (conditions or changed_since is not None) and target is not None:
-        message = "runs on a target cannot be selected by tags, hyperparameters or changes"
-        hint = (
-            "remove the target, because only this machine stores tags, hyperparameters and "
-            "changes of its runs"
+        raise UsageError(
+            "runs on a target cannot be selected by tags, hyperparameters or changes",
+            hint="remove the target: only this machine stores these of its runs",
+            code="CT902",
         )
-        raise UsageError(message, hint=hint, code="CT902")
 
     if limit is not None:
         limit = min(limit, sys.maxsize)  # SQLite and `islice` take no larger number
@@ -164,7 +163,13 @@ def runs(
                 trials=trials,
                 changed_since=changed_since,
             )
-            rows = _candidates(newest, states, limit, rehearsals)
+            final_states = [state for state in states if state.is_final]
+            rows = []
+            if final_states or not states:
+                rows = newest(limit=limit, states=final_states, rehearsals=rehearsals)
+            if states:  # the recorded state of an unfinished run may be outdated
+                rows += newest(states=UNFINISHED)
+                rows.sort(key=lambda row: row.seq or 0, reverse=True)
         found = (refresh(kind_of(row)(row, settings)) for row in rows)
     # lazily, so that no target is asked about a run after the last one that is returned
     wanted = (item for item in found if _is_wanted(item, states, job, rehearsals))
@@ -242,8 +247,7 @@ def runs_at(where: Where) -> Iterator[ListedRun]:
     missing = [field for field in where.target.facts.locating_settings if field in unset]
     if missing:
         message = f"the settings lack the location of the runs on `{name}`"
-        fields = quoted(missing)
-        hint = f"set {fields} in [{name}] of cloudtrain.toml"
+        hint = f"set {quoted(missing)} in [{name}] of cloudtrain.toml"
         raise SettingsError(message, hint=hint)
     return where.service.runs(where.account.place)
 
@@ -297,13 +301,7 @@ def queue_of(target: str, settings: Settings) -> KeepsQueue:
     require_target(target)
     service = service_of(target, settings)
     if not isinstance(service, KeepsQueue):
-        commands = []
-        for other in all_targets():
-            if isinstance(service_of(other.name, settings), KeepsQueue):
-                commands.append(f"`cloudtrain queue --target {other.name}`")
-        others = " or ".join(commands)
-        waiting = f"`cloudtrain ps --target {target}` shows the target's waiting runs"
-        hint = f"{waiting}; {others} shows cloudtrain's own queue"
+        hint = f"`cloudtrain ps --target {target}` shows the target's waiting runs"
         raise UsageError(f"`{target}` does not use cloudtrain's queue", hint=hint, code="CT902")
     return service
 
@@ -349,27 +347,7 @@ def _matching(store: Store, name: str) -> list[RunRecord]:
     if row is None or row.target != ref.target:
         return []
     without_profile = (row.place or "").rpartition("@")[2]
-    if ref.place not in (row.place, without_profile):
-        return []
-    return [row]
-
-
-def _candidates(
-    newest: Callable[..., list[RunRecord]],
-    states: Sequence[RunState],
-    limit: int | None,
-    rehearsals: bool,
-) -> list[RunRecord]:
-    """Return the rows of all runs that may meet these conditions, newest first. With `states`, all
-    unfinished runs are included, because their recorded state may be outdated."""
-    if not states:
-        return newest(limit=limit, rehearsals=rehearsals)
-    rows = []
-    final_states = [state for state in states if state.is_final]
-    if final_states:
-        rows += newest(limit=limit, states=final_states, rehearsals=rehearsals)
-    rows += newest(states=UNFINISHED)
-    return sorted(rows, key=lambda row: row.seq or 0, reverse=True)
+    return [row] if ref.place in (row.place, without_profile) else []
 
 
 def _is_wanted(item: Run, states: Sequence[RunState], job: str | None, rehearsals: bool) -> bool:

@@ -16,7 +16,7 @@ from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from cloudtrain.documents import JsonMapping, JsonObject
 from cloudtrain.errors import TargetError, TargetUnreachable
@@ -72,12 +72,13 @@ def files_of(
     cache = state_dir / METRICS / ref.name
     folder = service.metrics_folder(ref, cache)
     written = [] if folder is None else read_files(str(folder))
-    has_own = any(file.writer.source != MACHINE for file in written)
-    if folder == cache and has_own and needed is None:
+    own = [file for file in written if file.writer.source != MACHINE]
+    if folder == cache and own and needed is None:
         return written
 
     found = cache / FOUND
-    sources = _Sources(service, ref, patterns, others, written, needed)
+    names = {name for file in own for name in file.names}
+    sources = _Sources(service, ref, patterns, others, names, needed)
     is_here = folder not in (None, cache)
     with suppress(OSError):
         cache.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -95,20 +96,15 @@ def files_of(
 
 
 class _Sources(NamedTuple):
-    """What is read: the arguments of `files_of`, and the metrics files that the run has itself."""
+    """What is read: the arguments of `files_of`, and the names of the metrics in the run's own
+    files."""
 
     service: Service
     ref: RunRef
     patterns: Mapping[str, str] | None
     others: Callable[[], Iterable[Path]]
-    written: list[MetricFile]
+    names: set[str]
     needed: str | None
-
-    @property
-    def names(self) -> set[str]:
-        """The metrics in the run's own files."""
-        files = [file for file in self.written if file.writer.source != MACHINE]
-        return {name for file in files for name in file.names}
 
 
 def _read_on(found: Path, sources: _Sources, *, is_here: bool) -> None:
@@ -135,7 +131,7 @@ def _read_on(found: Path, sources: _Sources, *, is_here: bool) -> None:
     write_scalars(own.values, writer, time.time())
     writer.close()
 
-    names = sources.names
+    names = set(sources.names)
     for file in read_files(str(found)):
         if file.writer.source in LIBRARIES:
             names.update(file.names)
@@ -157,7 +153,7 @@ def _read_on(found: Path, sources: _Sources, *, is_here: bool) -> None:
 def _begin(found: Path) -> JsonObject:
     """Return the note of the last reading, and cut the files back to it. It is empty if there was
     none, or none that can be continued."""
-    note: Any = {}
+    note: JsonObject = {}
     try:
         note = json.loads((found / _NOTE).read_bytes())
     except FileNotFoundError:
@@ -166,10 +162,8 @@ def _begin(found: Path) -> JsonObject:
             return {"is_complete": True}
     except ValueError:  # damaged
         pass
-    if not isinstance(note, dict):
-        note = {}
     if note.get("is_complete"):
-        return cast("JsonObject", note)
+        return note
     if note.get("form") != _FORM or time.time() - note["time"] > _STALE:
         note = {}
     files = {file.name: file for file in found.iterdir() if file.name != _NOTE}
@@ -184,7 +178,7 @@ def _begin(found: Path) -> JsonObject:
             file.unlink()
     if not note:  # now the files are known to be incomplete
         _keep(found, note)
-    return cast("JsonObject", note)
+    return note
 
 
 def _keep(found: Path, note: JsonObject) -> None:

@@ -7,12 +7,14 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
+from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
 from cloudtrain.lifecycle.runs.costs import RunCost, cost_of
 from cloudtrain.lifecycle.runs.find import kind_of, queue_of
 from cloudtrain.lifecycle.runs.run import Run
 from cloudtrain.lifecycle.runs.sweep import SweepRun, sweep_document
+from cloudtrain.lifecycle.store.records import Money
 from cloudtrain.lifecycle.store.schema import read_store
 from cloudtrain.lifecycle.store.store import RunRecord
 from cloudtrain.plans.document import Document
@@ -88,9 +90,9 @@ def overview(*, changed_since: int | None = None) -> Overview:
         cost = None
         hourly = None
         if not costs_nothing(record.target):
-            known = money.get(name)
+            known = money.get(name, Money())
             cost = cost_of(record, record.status, known, tags.get(name), now)
-            hourly = None if known is None else known.hourly
+            hourly = known.hourly
         note, is_pinned = annotations.get(name, ("", False))
         stored = StoredRun(
             record,
@@ -166,7 +168,7 @@ def queue() -> list[QueuedRun]:
     return queue_of(load_settings().default_target, read_environment()).queue()
 
 
-def move_in_queue(run: Run, *, before: Run | None = None, last: bool = False) -> None:
+def move_in_queue(run: Run, *, before: Run | None, last: bool) -> None:
     """Move a waiting run before another, to the front, or to the end. Raises UsageError if one of
     the runs does not wait."""
     other = None if before is None else before.ref
@@ -190,7 +192,8 @@ def trials_document(sweep: SweepRun, status: RunStatus, trials: Sequence[Trial])
 def previous_of(run: Run) -> str | None:
     """Return the name of the run of the same job that was submitted before; None without one."""
     with read_store(read_environment().state_dir) as store:
-        names = [row.name for row in store.newest(job=run.job_name, trials=True)]
-    if run.name not in names:
-        return None
-    return next(iter(names[names.index(run.name) + 1 :]), None)
+        rows = store.newest(job=run.job_name, trials=True)
+    for row, earlier in pairwise(rows):
+        if row.name == run.name:
+            return earlier.name
+    return None

@@ -26,7 +26,8 @@ from cloudtrain.job.sweep import Objective
 from cloudtrain.lifecycle.detached.driven import ensure_sender
 from cloudtrain.lifecycle.store.schema import open_store, read_store
 from cloudtrain.lifecycle.store.store import RunRecord
-from cloudtrain.lifecycle.submission.once import Watch, find_service
+from cloudtrain.lifecycle.submission.once import Submitted, Watch, find_service
+from cloudtrain.plans.plan import Plan
 from cloudtrain.plans.progress import ListedRun, LogLine, OnStatus, RunStatus
 from cloudtrain.plans.states import CAPACITY, TRIAL, RunRef, RunState
 from cloudtrain.plans.status import run_document
@@ -55,8 +56,6 @@ if TYPE_CHECKING:
 
     from cloudtrain.lifecycle.detached.waiting import ChainService
     from cloudtrain.lifecycle.past.sent import SentJob
-    from cloudtrain.lifecycle.submission.once import Submitted
-    from cloudtrain.plans.plan import Plan
     from cloudtrain.runtime.hangs.verdict import Look
     from cloudtrain.targets.inside import ExecRequest, Session
 
@@ -412,12 +411,11 @@ class Run:
             if status.state.is_final:
                 return status
 
-            if time.monotonic() >= deadline:
+            left = deadline - time.monotonic()
+            if left <= 0.0:
                 still = f"`{self.name}` is still {status.state} after {timeout:g} s"
                 hint = f"wait longer, or stop it with `cloudtrain stop {quote(self.name)}`"
                 raise TargetError(f"{still}; the run continues", hint=hint, code="CT938")
-
-            left = max(0.0, deadline - time.monotonic())
             time.sleep(min(pause, left))
             pause = min(pause * 1.5, _SLOWEST_POLL)
 
@@ -445,9 +443,8 @@ class Run:
         """
         status = self.status()
         if status.state not in (RunState.RUNNING, RunState.STOPPING):
-            word = "has ended: it is" if status.state.is_final else "has not started: it is"
             hint = f"`cloudtrain logs {quote(self.name)}` shows its output"
-            message = f"`{self.name}` {word} {status.state}"
+            message = f"`{self.name}` is not running: it is {status.state}"
             raise UsageError(message, hint=hint, code="CT958")
         return self._service.enter(self.ref, asked)
 
@@ -464,12 +461,12 @@ class Run:
         with read_store(self._settings.state_dir) as store:
             record = store.kept(self.name) if self._is_stored else None
         if record is None:
-            message = f"this machine has no record of what was sent for `{self.name}`"
-            hint = (
-                "it was submitted from another machine or by an older cloudtrain, or the "
-                "record is damaged"
+            raise RunNotFound(
+                f"this machine has no record of what was sent for `{self.name}`",
+                hint="it was submitted from another machine or by an older cloudtrain, or the "
+                "record is damaged",
+                code="CT971",
             )
-            raise RunNotFound(message, hint=hint, code="CT971")
         return SentJob(self.name, self.ref, self.created, record)
 
     def rerun(
@@ -543,8 +540,9 @@ class Run:
     def _require_stored(self, hint: str) -> None:
         """Raise UsageError for a run that is not in this machine's run store."""
         if not self._is_stored:
-            message = f"`{self.name}` was not submitted from this machine"
-            raise UsageError(message, hint=hint, code="CT939")
+            raise UsageError(
+                f"`{self.name}` was not submitted from this machine", hint=hint, code="CT939"
+            )
 
     def annotate(
         self,
@@ -560,12 +558,16 @@ class Run:
             UsageError: the run is not in this machine's run store, or a text is too long.
         """
         self._require_stored("annotate it on the machine that submitted it")
-        texts = [note or "", *(tags or {}), *(tags or {}).values()]
+        tags = tags or {}
+        texts = [note, *tags, *tags.values()]
         if any(len(text or "") > _LONGEST_NOTE for text in texts):
-            hint = f"write at most {_LONGEST_NOTE:,} characters"
-            raise UsageError("the note or the tag is too long", hint=hint, code="CT909")
+            raise UsageError(
+                "the note or the tag is too long",
+                hint=f"write at most {_LONGEST_NOTE:,} characters",
+                code="CT909",
+            )
         with open_store(self._settings.state_dir) as store:
-            store.annotate(self.name, note, tags or {}, is_pinned=pinned)
+            store.annotate(self.name, note, tags, is_pinned=pinned)
 
     def remove(self) -> None:
         """Remove a run that has ended: its row in the run store, and its folder on this machine.
@@ -591,8 +593,7 @@ class Run:
             try:
                 remove_folder(self.directory)
             except OSError as error:
-                why = error.strerror or error
-                message = f"the folder `{self.directory}` cannot be removed: {why}"
+                message = f"the folder `{self.directory}` cannot be removed: {error}"
                 hint = "`cloudtrain prune` tries again"
                 raise TargetError(message, hint=hint, code="CT936") from error
 
@@ -615,11 +616,10 @@ class Run:
         try:
             return self._service.download(self.ref, path, Path(destination))
         except OSError as error:
-            message = f"the copy into `{destination}` failed: {error.strerror or error}"
-            if error.filename and str(error.filename) != str(destination):
-                message += f": `{error.filename}`"
-            hint = "name another folder with `--to`"
-            raise TargetError(message, hint=hint, code="CT936") from error
+            message = f"the copy into `{destination}` failed: {error}"
+            raise TargetError(
+                message, hint="name another folder with `--to`", code="CT936"
+            ) from error
 
     @cached_property
     def _service(self) -> Service:
@@ -637,9 +637,8 @@ class ChainedRun(Run):
     @property
     def waits(self) -> bool:  # type: ignore[override]  # may change over time
         """Whether the run is waiting, or was waiting when its watcher died."""
-        if self._last.reason is None:
-            return False
-        return self._last.state in (RunState.QUEUED, RunState.LOST)
+        is_unsent = self._last.state in (RunState.QUEUED, RunState.LOST)
+        return is_unsent and self._last.reason is not None
 
     def resume(self) -> None:
         """Start the run's watcher again."""
@@ -648,11 +647,12 @@ class ChainedRun(Run):
 
     def rerun(self, *_: Any, **__: Any) -> Run:
         """Raise UsageError, because a run that was not sent cannot be repeated."""
+        message = f"`{self.name}` has not been sent yet"
         hint = "submit the job again, or repeat this command after the run is sent"
         if self._key.startswith(CAPACITY):
+            message = f"`{self.name}` is a list of alternatives"
             hint = f"repeat the run of a try: `cloudtrain rerun {self.name}-t001`"
-            raise UsageError(f"`{self.name}` is a list of alternatives", hint=hint, code="CT996")
-        raise UsageError(f"`{self.name}` has not been sent yet", hint=hint, code="CT996")
+        raise UsageError(message, hint=hint, code="CT996")
 
     def show(self) -> SentJob:
         return replace(super().show(), tries=self._service.tries(self.ref))

@@ -16,10 +16,10 @@ from cloudtrain.job.model import format_duration, value_text
 from cloudtrain.job.sweep import Objective
 from cloudtrain.lifecycle.runs.costs import cost_of
 from cloudtrain.lifecycle.runs.run import Run
-from cloudtrain.lifecycle.store.records import Outlay
+from cloudtrain.lifecycle.store.records import JobRecord, Outlay
 from cloudtrain.lifecycle.store.schema import open_store, read_store
 from cloudtrain.lifecycle.store.store import SENT
-from cloudtrain.lifecycle.submission.approval import gate_of_more_trials
+from cloudtrain.lifecycle.submission.approval import paid_gate
 from cloudtrain.lifecycle.submission.once import Watch, find_service
 from cloudtrain.lifecycle.sweeps.pictures import (
     history,
@@ -36,16 +36,13 @@ from cloudtrain.plans.plan import Plan
 from cloudtrain.plans.progress import ListedRun, RunStatus, Trial, best_of
 from cloudtrain.plans.states import SWEEP, RunRef, RunState, service_name
 from cloudtrain.plans.status import run_document, state_cell
-from cloudtrain.targets.contract import Tuner
+from cloudtrain.signals.curves import Curve
+from cloudtrain.targets.contract import ByteProgress, Tuner
 from cloudtrain.targets.registry import target_of
 from cloudtrain.targets.settings import load_settings
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from cloudtrain.lifecycle.store.records import JobRecord
-    from cloudtrain.signals.curves import Curve
-    from cloudtrain.targets.contract import ByteProgress
 
 
 class SweepRun(Run):
@@ -124,13 +121,11 @@ class SweepRun(Run):
         Raises:
             RunNotFound: the trial does not exist, or has not been submitted yet.
         """
-        trials = {trial.number: trial for trial in self.trials()}
-        trial = trials.get(number)
-        if trial is None or not trial.run:
-            hint = f"`cloudtrain trials {self.name}` lists the trials"
-            message = f"`{self.name}` has no trial {number}"
-            raise RunNotFound(message, hint=hint, code="CT992")
-        return self._run_of(trial)
+        for trial in self.trials():
+            if trial.number == number and trial.run:
+                return self._run_of(trial)
+        hint = f"`cloudtrain trials {self.name}` lists the trials"
+        raise RunNotFound(f"`{self.name}` has no trial {number}", hint=hint, code="CT992")
 
     def parts(self) -> list[Run]:
         return [self._run_of(trial) for trial in self.trials() if trial.run]
@@ -209,7 +204,11 @@ class SweepRun(Run):
                 most = added + (store.set_aside(self.name) if has_ended else 0.0)
             outlay = outlay_of(Spending((), most, 0.0), settings)
             plan = self._plan_of_more(more, most, store.plans.number_of(self.name))
-            gate = gate_of_more_trials(store, plan.sha256, self._parallel if has_ended else 0)
+            record = self._kept()
+            parallel = 0
+            if has_ended:
+                parallel = 1 if record is None else int(record.job.get("parallel", 1))
+            gate = paid_gate(store, plan.sha256, parallel)
             try:
                 store.extend_outlay(self.name, self.target, added, outlay, gate)
             except PersonNeeded:
@@ -230,20 +229,12 @@ class SweepRun(Run):
         summary = (("sweep", f"{self.name} goes on"), ("trials", trials), ("cost", cost))
         return Plan(self.target, self.name, self.job_name, request, summary=summary)
 
-    @property
-    def _parallel(self) -> int:
-        """How many trials run at a time."""
-        record = self._kept()
-        return 1 if record is None else int(record.job.get("parallel", 1))
-
     def _check_budget(self, more: int, hint: str) -> None:
         """Raise UsageError with `hint` if the sweep, with `more` trials, can cost more than
         `max_cost`. Do nothing if a price is not known."""
         record = self._kept()
-        if record is None or not more or None in record.trial:
-            return
-        budget = record.job.get("max_cost")
-        if budget is None:
+        budget = None if record is None else record.job.get("max_cost")
+        if record is None or budget is None or not more or None in record.trial:
             return
         cost = self._cost(self.status(), self.trials(), more)
         if cost is None or cost.left is None:
@@ -272,19 +263,15 @@ class SweepRun(Run):
             UsageError: no trial has failed, the sweep is still running, a service's tuner runs it,
                 it could cost more than `max_cost`, or `overrides` or `name` is given.
         """
+        hint = f"rerun one trial by the name of its run: `cloudtrain trials {self.name}` lists them"
         if overrides or name is not None or exactly is not None:
-            message = "`rerun` repeats the trials of a sweep unchanged"
-            hint = "submit the sweep's file with `--set`, or rerun one trial by the name of its run"
-            raise UsageError(message, hint=hint, code="CT067")
-        if not isinstance(self._service, SweepService):
-            hint = (
-                f"rerun one trial by the name of its run: `cloudtrain trials {self.name}` "
-                "lists the names"
+            raise UsageError(
+                "`rerun` repeats the trials of a sweep unchanged", hint=hint, code="CT067"
             )
+        if not isinstance(self._service, SweepService):
             raise UsageError("a service's tuner cannot repeat trials", hint=hint, code="CT067")
 
         failed = [trial for trial in self.trials() if trial.run and trial.has_failed]
-        hint = "rerun single trials by the names of their runs, or submit another sweep"
         self._check_budget(len(failed), hint)
         with self._outlay_for(len(failed)):
             self._service.resume(self.ref, again=True)
@@ -327,8 +314,9 @@ class SweepRun(Run):
             self.name, str(self.ref), status, trials, self.objective, {}, cost
         )
         page = to_html(document)
-        draw = partial(history, trials, self.objective)
-        return page + picture(draw, "the objective of each trial")
+        return page + picture(
+            partial(history, trials, self.objective), "the objective of each trial"
+        )
 
     @property
     def directory(self) -> Path | None:
@@ -352,8 +340,9 @@ class SweepRun(Run):
             trials = [Run(row, self._settings) for row in store.of_sweep(trials_key(self.name))]
         if any(not trial.state.is_final for trial in trials):  # its driver is dead, and they run on
             message = f"trials of `{self.name}` are running, so it cannot be removed"
-            hint = f"`cloudtrain stop {self.name} --wait` ends them"
-            raise UsageError(message, hint=hint, code="CT939")
+            raise UsageError(
+                message, hint=f"`cloudtrain stop {self.name} --wait` ends them", code="CT939"
+            )
         for trial in trials:
             trial.remove()
         super().remove()
@@ -363,10 +352,7 @@ class SweepRun(Run):
         best = self.best
         if best is None:
             hint = f"name the run of a trial: `cloudtrain trials {self.name}` lists the runs"
-            why = "has no best trial yet"
-            if self.objective is None:
-                why = "has no objective, so no trial is the best"
-            raise UsageError(f"`{self.name}` {why}", hint=hint, code="CT992")
+            raise UsageError(f"`{self.name}` has no best trial", hint=hint, code="CT992")
         return self.trial(best.number).download(path, destination)
 
     @cached_property
@@ -384,8 +370,10 @@ class SweepRun(Run):
             return None
         record = self._kept()
         hourly, longest = (None, None) if record is None else record.trial
-        parts = list(self._driven_costs() if self.is_driven else _tuner_costs(trials, hourly))
-        known = [part.cost for part in parts if part.cost is not None]
+        parts = [(cost_of_trial(trial, hourly), trial.state.is_final) for trial in trials]
+        if self.is_driven:
+            parts = list(self._driven_costs())
+        known = [cost for cost, _ in parts if cost is not None]
         if hourly is None or len(known) < len(parts):
             return None
 
@@ -393,7 +381,7 @@ class SweepRun(Run):
         has_ended = status.state.is_final
         # Without a time limit nobody asks about additional trials: `_check_budget` returns early.
         if longest is None:
-            are_over = all(part.is_over for part in parts)
+            are_over = all(is_over for _, is_over in parts)
             return SweepCost(spent, 0.0 if has_ended and are_over else None)
 
         most_per_trial = over(hourly, longest)
@@ -406,14 +394,15 @@ class SweepRun(Run):
             to_start += max(0, total - run_count)
 
         left = to_start * most_per_trial
-        for part in parts:
-            if not part.is_over:
-                left += max(0.0, most_per_trial - (part.cost or 0.0))
+        for cost, is_over in parts:
+            if not is_over:
+                left += max(0.0, most_per_trial - (cost or 0.0))
         return SweepCost(spent, left)
 
-    def _driven_costs(self) -> Iterator[_TrialCost]:
+    def _driven_costs(self) -> Iterator[tuple[float | None, bool]]:
         """Yield the cost of every run that cloudtrain's driver started, including runs that `rerun`
-        has replaced. The target is asked for the billed cost of running trials."""
+        has replaced, None if unknown; and whether it has ended. The target is asked for the billed
+        cost of running trials."""
         with read_store(self._settings.state_dir) as store:
             rows = store.of_sweep(trials_key(self.name))
             money = store.money()
@@ -428,7 +417,7 @@ class SweepRun(Run):
                     status = trial.status()
             cost = cost_of(trial, status, money.get(trial.name), None, time.time())
             amount = cost.estimated if cost.billed is None else cost.billed
-            yield _TrialCost(amount, status.state.is_final)
+            yield amount, status.state.is_final
 
 
 def sweep_of(run: Run) -> SweepRun:
@@ -438,23 +427,12 @@ def sweep_of(run: Run) -> SweepRun:
         UsageError: the run is not a sweep.
     """
     if not isinstance(run, SweepRun):
-        hint = "`cloudtrain ps` lists the runs; a sweep's file says `kind: sweep`"
-        raise UsageError(f"`{run.name}` is not a sweep", hint=hint, code="CT991")
+        raise UsageError(
+            f"`{run.name}` is not a sweep",
+            hint="`cloudtrain ps` lists the runs; a sweep's file says `kind: sweep`",
+            code="CT991",
+        )
     return run
-
-
-class _TrialCost(NamedTuple):
-    """The cost of one trial so far, None if unknown; and whether the trial has ended."""
-
-    cost: float | None
-    is_over: bool
-
-
-def _tuner_costs(trials: Sequence[Trial], hourly: float | None) -> Iterator[_TrialCost]:
-    """Yield the cost of each trial of a service's tuner, estimated from its running time, because
-    tuners do not report costs."""
-    for trial in trials:
-        yield _TrialCost(cost_of_trial(trial, hourly), trial.state.is_final)
 
 
 # A sweep and its trials as documents, for the command line and for notebooks.
@@ -483,7 +461,7 @@ def sweep_document(
     trials: Sequence[Trial],
     objective: Objective | None,
     more: Mapping[str, str],
-    cost: SweepCost | None = None,
+    cost: SweepCost | None,
 ) -> Document:
     """Return a page about a sweep: its progress, its cost, and its best trials. Without an
     objective, the page shows the newest trials instead of the best. `more` adds label-value
@@ -491,8 +469,13 @@ def sweep_document(
     total = int(status.metrics.get("trials", len(trials)))
     best = best_of(trials, objective)
     rows = {**more, "trials": _progress(trials, total)}
-    if best is not None and objective is not None:
-        rows["best"] = f"trial {best.number}: {objective.metric}={best.value:.4g}"
+    title = "Newest trials"
+    shown = list(trials)[-_SHOWN:]
+    if objective is not None:
+        title = "Best trials"
+        shown = ranked(trials, objective)[:_SHOWN]
+        if best is not None:
+            rows["best"] = f"trial {best.number}: {objective.metric}={best.value:.4g}"
     left = _time_left(trials, total, status)
     if left:
         rows["left"] = left
@@ -501,12 +484,6 @@ def sweep_document(
 
     page = run_document(name, ref, replace(status, metrics={}), rows)
     blocks: list[Block] = list(page.blocks)
-    if objective is not None:
-        title = "Best trials"
-        shown = ranked(trials, objective)[:_SHOWN]
-    else:
-        title = "Newest trials"
-        shown = list(trials)[-_SHOWN:]
     if shown:
         blocks += [Heading(title), trials_table(shown, objective, best=best)]
     return Document(blocks)
@@ -592,7 +569,10 @@ def trials_table(
         if has_bests:
             row.append(_value_text(best_value))
         row += [value_text(trial.values.get(name)) for name in names]
-        row.append(_took(trial))
+        took = ""
+        if trial.started is not None and trial.ended is not None:
+            took = format_duration(max(0.0, trial.ended - trial.started))
+        row.append(took)
         if hourly:
             row.append(f"${cost_of_trial(trial, hourly):,.2f}")
         if has_reasons:
@@ -630,14 +610,7 @@ def _cost_text(cost: SweepCost, status: RunStatus) -> str:
     if cost.left or not status.state.is_final:
         text += " so far"
     if cost.left is None:
-        return f"{text}, no limit for the rest, at list prices"
-    if cost.left:
-        return f"{text}, up to ${cost.left:,.2f} more, at list prices"
+        text += ", no limit for the rest,"
+    elif cost.left:
+        text += f", up to ${cost.left:,.2f} more,"
     return f"{text} at list prices"
-
-
-def _took(trial: Trial) -> str:
-    """Return how long a trial ran; empty if it has not ended."""
-    if trial.started is None or trial.ended is None:
-        return ""
-    return format_duration(max(0.0, trial.ended - trial.started))

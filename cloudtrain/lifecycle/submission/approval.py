@@ -20,7 +20,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -36,6 +36,8 @@ from cloudtrain.job.model import Duration, Model
 from cloudtrain.lifecycle.store.plans import AskedPlan, Gate
 from cloudtrain.lifecycle.store.records import JobRecord
 from cloudtrain.lifecycle.store.schema import open_store, read_store
+from cloudtrain.lifecycle.store.store import Store
+from cloudtrain.plans.plan import Plan
 from cloudtrain.targets.registry import target_of
 from cloudtrain.targets.settings import (
     APPROVAL,
@@ -45,10 +47,6 @@ from cloudtrain.targets.settings import (
     account_folder,
     read_settings,
 )
-
-if TYPE_CHECKING:
-    from cloudtrain.lifecycle.store.store import Store
-    from cloudtrain.plans.plan import Plan
 
 SYSTEM_FILE = Path("/etc/cloudtrain.toml")
 """The file of whoever administers the machine."""
@@ -112,7 +110,7 @@ def _read_system_file() -> SettingsFile:
 
 def _fields_of(file: SettingsFile) -> Mapping[str, Any]:
     """Return the fields that the file sets."""
-    table = file.tables.get(APPROVAL, {})
+    table: Mapping[str, Any] = file.tables.get(APPROVAL, {})
     try:
         Approval(**table)
     except JobError as error:
@@ -121,8 +119,7 @@ def _fields_of(file: SettingsFile) -> Mapping[str, Any]:
             path = (APPROVAL, *problem.path)
             problems.append(file.placed(replace(problem, path=path)))
         raise SettingsError.of(problems) from None
-    fields: Mapping[str, Any] = table
-    return fields
+    return table
 
 
 def gate_of(store: Store, plan: Plan, record: JobRecord | None, *, is_expected: bool) -> Gate:
@@ -134,17 +131,15 @@ def gate_of(store: Store, plan: Plan, record: JobRecord | None, *, is_expected: 
     """
     if not target_of(plan.target).facts.is_paid:
         return Gate(plan.sha256)
-    runs = _number_of_runs(record)
-    return _paid_gate(store, plan.sha256, runs, is_expected=is_expected)
+    runs = 1
+    if record is not None and record.kind == "sweep":  # as many as it runs at a time
+        runs = min(int(record.job.get("parallel", 1)), int(record.job.get("trials") or 10**6))
+    return paid_gate(store, plan.sha256, runs, is_expected=is_expected)
 
 
-def gate_of_more_trials(store: Store, sha256: str, parallel: int) -> Gate:
-    """Return what a sweep on this machine has to pass before it goes on. `sha256` stands for the
-    trials that are added, and `parallel` of them run at a time."""
-    return _paid_gate(store, sha256, parallel, is_expected=False)
-
-
-def _paid_gate(store: Store, sha256: str, runs: int, *, is_expected: bool) -> Gate:
+def paid_gate(store: Store, sha256: str, runs: int, *, is_expected: bool = False) -> Gate:
+    """Return what `runs` paid runs at a time have to pass, whose plan or further trials `sha256`
+    stands for."""
     approval = read_approval()
     way = approval.paid_targets
     needs_approval = way == "ask" or (way == "plan" and not is_expected)
@@ -154,13 +149,6 @@ def _paid_gate(store: Store, sha256: str, runs: int, *, is_expected: bool) -> Ga
     if way == "plan":
         advice += f"; `--plan {sha256[:12]}` sends exactly this plan"
     return Gate(sha256, runs, approval.max_parallel, needs_approval, advice)
-
-
-def _number_of_runs(record: JobRecord | None) -> int:
-    """Return how many runs a submission is at a time."""
-    if record is None or record.kind != "sweep":
-        return 1
-    return min(int(record.job.get("parallel", 1)), int(record.job.get("trials") or 10**6))
 
 
 def _check_store(store: Store, approval: Approval) -> None:

@@ -49,6 +49,7 @@ from cloudtrain.lifecycle.store.plans import OPEN
 from cloudtrain.lifecycle.store.records import NOWHERE, JobRecord, Origin, Outlay
 from cloudtrain.lifecycle.store.store import SENT, RunRecord, Store
 from cloudtrain.lifecycle.submission.approval import gate_of
+from cloudtrain.plans.plan import Plan
 from cloudtrain.plans.states import AFTER, CAPACITY, SWEEP, TUNER, RunRef, RunState, service_name
 from cloudtrain.system.plugins import part
 from cloudtrain.targets.contract import BundleWriter, ByteProgress, Service, TunerMaker
@@ -56,7 +57,6 @@ from cloudtrain.targets.registry import ServiceContext, service_of, target_of
 
 if TYPE_CHECKING:
     from cloudtrain.lifecycle.past.differences import Changes
-    from cloudtrain.plans.plan import Plan
 
 OFFERED_FOR = 24 * 3600.0
 """Seconds for which a run that was possibly not reported is offered to the next submit of the same
