@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from cloudtrain.code.files import Entry
 from cloudtrain.code.tree import Tree
 from cloudtrain.documents import JsonMapping, JsonObject
-from cloudtrain.errors import CloudtrainError, PlanDiffers, Problem, ValuePath, shortened
+from cloudtrain.errors import CloudtrainError, PlanDiffers, Problem, shortened
 from cloudtrain.job.file import SWEEP
 from cloudtrain.lifecycle.past.sent import (
     JobSource,
@@ -27,20 +27,19 @@ from cloudtrain.lifecycle.preparing.prepare import Ready
 from cloudtrain.lifecycle.store.records import JobRecord, KeptFile
 from cloudtrain.lifecycle.store.store import RunRecord, Store
 from cloudtrain.plans.comparison import ABSENT, Change, FileChange, changes_between, file_changes
-from cloudtrain.plans.document import Document, Heading, Lines, Notice, Table
+from cloudtrain.plans.document import Block, Document, Heading, Lines, Notice, Table
 from cloudtrain.plans.plan import Plan, Printable, map_texts
 from cloudtrain.plans.progress import PLACES, RunStatus
 from cloudtrain.plans.states import RunRef
 from cloudtrain.plans.status import PROGRESS, duration_of, number
 from cloudtrain.signals.main_metric import goal_of, summary_of
+from cloudtrain.signals.rows import Column
 from cloudtrain.system.git import Commit
 from cloudtrain.targets.registry import service_of, target_of
 from cloudtrain.targets.settings import Settings, read_environment
 
 if TYPE_CHECKING:
     from cloudtrain.job.sweep import Objective
-    from cloudtrain.plans.document import Block
-    from cloudtrain.signals.rows import Column
 
 
 _QUICK = 50 << 20
@@ -62,8 +61,8 @@ class Changes(NamedTuple):
         """Return each difference in a few words: `learning_rate 0.1 -> 0.2`, `train.py +3 -1`."""
         items = []
         for change in self.changes:
-            name, before, after = _row(_short_name(change), change)
-            items.append(f"{name} {before} -> {after}")
+            name = change.name.removeprefix("hyperparameters.")
+            items.append(f"{name} {shown(change.before)} -> {shown(change.after)}")
         for file in self.files:
             items.append(f"{file.path} {file.amount}")
         return items
@@ -94,13 +93,6 @@ def shown(value: Any) -> str:
     # quotes show where an empty text or one with spaces at its ends begins and ends
     needs_no_quotes = isinstance(value, str) and value and value.strip() == value
     return shortened(value if needs_no_quotes else json.dumps(value), _LONGEST)
-
-
-def _short_name(change: Change) -> str:
-    """Return the name of the changed field; of a hyperparameter, its own name only."""
-    if change.path[0] == "hyperparameters" and len(change.path) > 1:
-        return ".".join(map(str, change.path[1:]))
-    return change.name
 
 
 def _target_changes(last: RunRecord, record: JobRecord, ready: Ready) -> Iterator[Change]:
@@ -357,23 +349,22 @@ def _contents(
 ) -> Callable[[str], bytes | None]:
     """Return a function that returns the content of one of the files, and None for one that cannot
     be read. Code that is fetched for this stays until `stack` is closed."""
-    tree = side.tree
-    if not paths or settings is None:
-        return lambda _: None
-    if tree is None:
-        assert side.record is not None, "a run without it is not compared"
-        assert side.ref is not None, "a side without a tree is a run"
+    places = {}
+    if paths and settings is not None:
+        tree = side.tree
         try:
-            service = service_of(side.ref.target, settings)
-            code = code_of(side.record, side.ref, service, only=paths)
-            tree = stack.enter_context(code)
+            if tree is None:
+                assert side.record is not None, "a run without it is not compared"
+                assert side.ref is not None, "a side without a tree is a run"
+                service = service_of(side.ref.target, settings)
+                code = code_of(side.record, side.ref, service, only=paths)
+                tree = stack.enter_context(code)
+            places = {entry.path: tree.location(entry) for entry in tree.entries}
         except CloudtrainError as error:
             notes.append(f"the lines of changed files are not shown: {error.message}")
-            return lambda _: None
-    places = {entry.path: tree.location(entry) for entry in tree.entries}
 
     def content(path: str) -> bytes | None:
-        with suppress(OSError):
+        with suppress(OSError, KeyError):
             return Path(places[path]).read_bytes()
         return None
 
@@ -394,15 +385,13 @@ def plan_differs(expected: str, before: JsonMapping | None, plan: Plan) -> PlanD
 
     now = replace(plan, processes=()).to_dict()
     found = difference(Side("before", before), Side("now", now), read_environment())
-    lines: list[tuple[ValuePath, str]] = []
-    for change in (*found.target, *found.request):
-        lines.append((change.path, f"was {shown(change.before)} and is {shown(change.after)}"))
+    changes = [*found.target, *found.request]
     if found.bundles[0] != found.bundles[1]:
-        lines.append((("source_dir",), "the code has changed"))
-    if not lines:
-        text = f"was to be `{before['run_name']}` and is `{plan.run_name}`"
-        lines.append((("run_name",), text))
+        changes.append(Change(("source_dir",), *found.bundles))
+    if not changes:
+        changes.append(Change(("run_name",), before["run_name"], plan.run_name))
     hint = "undo this change, or send the plan as it is now"
-    for path, text in lines:
-        problems.append(Problem(path, text, hint, code="CT927"))
+    for change in changes:
+        text = f"was {shown(change.before)} and is {shown(change.after)}"
+        problems.append(Problem(change.path, text, hint, code="CT927"))
     return PlanDiffers.of(problems, plan.sha256)

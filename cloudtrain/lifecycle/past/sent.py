@@ -20,12 +20,21 @@ from cloudtrain.code.walk import SourceFile
 from cloudtrain.documents import JsonMapping, JsonObject
 from cloudtrain.documents.document import Unreadable, read_document
 from cloudtrain.documents.yaml_text import write_yaml
-from cloudtrain.errors import CloudtrainError, TargetError, dotted
+from cloudtrain.errors import CloudtrainError, TargetError, ValuePath, dotted, join_names
 from cloudtrain.job.file import SUFFIXES, SWEEP, fields_of, kind_of_job
 from cloudtrain.lifecycle.preparing.hidden import Secrets, signatures_in, texts_of
 from cloudtrain.lifecycle.preparing.prepare import Ready
 from cloudtrain.lifecycle.store.records import JobRecord, KeptFile
-from cloudtrain.plans.document import Document, Heading, Lines, Notice, Pairs, Section, on_one_line
+from cloudtrain.plans.document import (
+    Block,
+    Document,
+    Heading,
+    Lines,
+    Notice,
+    Pairs,
+    Section,
+    on_one_line,
+)
 from cloudtrain.plans.plan import Bundle, Plan, Printable, Upload, request_blocks
 from cloudtrain.plans.progress import Transition
 from cloudtrain.plans.states import RunRef
@@ -41,7 +50,6 @@ from cloudtrain.version import __version__
 if TYPE_CHECKING:
     from cloudtrain.job.processing import AnyJob
     from cloudtrain.job.sweep import Sweep
-    from cloudtrain.plans.document import Block
 
 
 class JobSource(NamedTuple):
@@ -58,12 +66,11 @@ class JobSource(NamedTuple):
         if not self.overrides:
             return
 
+        values: list[tuple[ValuePath, str]] = []
         for override in self.overrides:
             path, _, text = override.partition("=")
             name = path.rpartition(".")[2].strip("\"'] ")
-            yield from secret_texts([((name,), text)])
-
-        values = []
+            values.append(((name,), text))
         for keys, text in texts_of(self._data()):
             if any(isinstance(key, str) for key in keys):  # no name says what other texts are
                 values.append((keys, text))
@@ -164,8 +171,7 @@ def settings_of(record: JobRecord) -> TargetSettings | None:
     if "settings" in record.hidden:
         return None
     settings = dict(record.settings)
-    target = target_of(settings.pop("type"))
-    return target.settings(**settings)
+    return target_of(settings.pop("type")).settings(**settings)
 
 
 def _hidden_paths(raw: JsonMapping, secrets: Secrets) -> Iterator[str]:
@@ -385,10 +391,7 @@ def code_of(
 
         missing = [entry.path for entry in files if entry.path not in places]
         if missing:
-            what = f"`{missing[0]}`"
-            if len(missing) > 1:
-                what += f" and {len(missing) - 1} more files"
-            raise _code_is_gone(ref, what)
+            raise _code_is_gone(ref, join_names(missing, 1))
 
         yield Tree(scratch, tuple(entries), (), bundle_of(entries), {}, places)
 
@@ -397,18 +400,24 @@ def code_upload(record: JobRecord, ref: RunRef) -> Upload:
     """Return the upload that holds the code of a run."""
     found = [item for item in record.plan["uploads"] if item["sha256"] == record.bundle]
     if not found:
-        message = f"`{ref.name}` was submitted without code"
-        raise TargetError(message, hint="its code is in the image", code="CT972")
-    uploads = [Upload(**item) for item in found]
-    return next((item for item in uploads if item.kind == "code"), uploads[0])
+        raise TargetError(
+            f"`{ref.name}` was submitted without code",
+            hint="its code is in the image",
+            code="CT972",
+        )
+    found.sort(key=lambda item: item["kind"] != "code")
+    return Upload(**found[0])
 
 
 def _code_is_gone(ref: RunRef, what: str) -> TargetError:
     """Return the error for code that no longer exists. `what` names the missing file or the
     cause."""
     message = f"the code of `{ref.name}` is gone: {what}"
-    hint = "submit the job from its source folder; `cloudtrain show` names its commit"
-    return TargetError(message, hint=hint, code="CT972")
+    return TargetError(
+        message,
+        hint="submit the job from its source folder; `cloudtrain show` names its commit",
+        code="CT972",
+    )
 
 
 class SameCode:
@@ -455,7 +464,7 @@ def _find_files(files: Iterable[Entry], folders: Iterator[Path]) -> dict[str, st
     Searches the folders one after the other until all files are found. Files without such a
     location are left out."""
     left = list(files)
-    places = {}
+    places: dict[str, str] = {}
     while left:
         folder = next(folders, None)
         if folder is None:
