@@ -27,7 +27,7 @@ from cloudtrain.lifecycle.runs.run import Run
 from cloudtrain.lifecycle.runs.sweep import sweep_of
 from cloudtrain.lifecycle.store.outbox import Event
 from cloudtrain.lifecycle.store.schema import open_store, read_store
-from cloudtrain.lifecycle.store.store import SENT, UNFINISHED, RunRecord, Store
+from cloudtrain.lifecycle.store.store import SENT, UNFINISHED, RunRecord
 from cloudtrain.plans.progress import Notice, RunStatus
 from cloudtrain.system.plugins import part
 from cloudtrain.system.processes import ProcessLock
@@ -139,17 +139,25 @@ class _Sender:
     def _look(self, channels: Sequence[Channel]) -> bool:
         """Start what is due. Return whether there is anything to watch or to send."""
         # before the outbox is read: a lane that ends meanwhile has recorded what it sent
-        busy = {name for name, future in self._lanes.items() if not future.done()}
+        self._take_in()
         with read_store(self._here.state_dir) as store:
             events = store.outbox.pending()
-            rows = self._watched(store, events)
+            # and the runs that another command saw end, whose last notices are not read yet
+            rows = store.newest(states=UNFINISHED)
+            seen = self._over.union(row.name for row in rows)
+            ended = {event.run for event in events} - seen
+            rows += filter(None, map(store.get, ended))
+        rows = [row for row in rows if row.name not in self.unknown]
 
         for channel in channels:
-            lane = f"to {channel.name}"
-            if lane not in busy:
-                self._start(lane, self._deliver, channel, events)
+            self._start(f"to {channel.name}", self._deliver, channel, events)
         for event in events:
-            self._finish_if_done(event, channels)
+            wanted = {channel.name for channel in channels if channel.wants(event.kind)}
+            is_too_old = time.time() - event.recorded > _GIVE_UP
+            if wanted <= event.delivered or is_too_old:
+                with open_store(self._here.state_dir) as store:
+                    store.outbox.finish(event)
+                self._moment("finished")
 
         limits = [item.table.over_cost for item in channels if item.table.over_cost is not None]
         lowest_limit = min(limits, default=inf)
@@ -158,38 +166,22 @@ class _Sender:
             if row.stage in SENT:
                 rows_of.setdefault(row.target, []).append(row)
         for target, sent in rows_of.items():
-            lane = f"of {target}"
-            if lane not in busy:
-                self._start(lane, self._ask, sent, lowest_limit)
+            self._start(f"of {target}", self._ask, sent, lowest_limit)
         return bool(events or rows)
 
-    def _watched(self, store: Store, events: Sequence[Event]) -> list[RunRecord]:
-        """Return the runs to ask about: those that have not ended, and those that another command
-        saw end, whose last notices are not read yet."""
-        rows = store.newest(states=UNFINISHED)
-        seen = self._over.union(row.name for row in rows)
-        for name in {event.run for event in events} - seen:
-            row = store.get(name)
-            if row is not None:
-                rows.append(row)
-        return [row for row in rows if row.name not in self.unknown]
-
-    def _finish_if_done(self, event: Event, channels: Sequence[Channel]) -> None:
-        """Finish an event that every channel which wants it has, or that is too old."""
-        wanted = {channel.name for channel in channels if channel.wants(event.kind)}
-        is_too_old = time.time() - event.recorded > _GIVE_UP
-        if wanted <= event.delivered or is_too_old:
-            with open_store(self._here.state_dir) as store:
-                store.outbox.finish(event)
-            self._moment("finished")
+    def _take_in(self) -> None:
+        """Free the lanes whose work is done, and report what went wrong."""
+        for lane, future in list(self._lanes.items()):
+            if future.done():
+                del self._lanes[lane]
+                error = future.exception()
+                if error is not None:
+                    sys.stderr.write(f"{lane}: {type(error).__name__}: {error}\n")
 
     def _start(self, lane: str, work: Callable[..., None], *arguments: Any) -> None:
-        """Do some work in a lane, which is free."""
-        before = self._lanes.get(lane)
-        error = None if before is None else before.exception()
-        if error is not None:
-            sys.stderr.write(f"{lane}: {type(error).__name__}: {error}\n")
-        self._lanes[lane] = self._pool.submit(work, *arguments)
+        """Do some work in a lane, unless it is busy."""
+        if lane not in self._lanes:
+            self._lanes[lane] = self._pool.submit(work, *arguments)
 
     def _is_due(self, key: object) -> bool:
         return time.monotonic() >= self._due.get(key, 0.0)

@@ -123,8 +123,10 @@ class Channel(NamedTuple):
         table = self.table.model_copy(update=changes)
 
         if self.kind == "webhook" and not str(table.webhook).startswith(("https://", "http://")):
-            hint = "it begins with `https://`, or it is a reference such as `env:NAME`"
-            raise SetupError("the webhook is not a URL", hint=hint)
+            raise SetupError(
+                "the webhook is not a URL",
+                hint="it begins with `https://`, or it is a reference such as `env:NAME`",
+            )
         if self.kind == "apprise" and find_spec("apprise") is None:
             raise SetupError("`apprise` is not installed", hint=pip_line("apprise"))
         return table

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from email.message import EmailMessage
 from email.utils import formatdate
+from html import escape
 from http.client import HTTPException
 from ipaddress import ip_address
 from signal import SIGKILL
@@ -71,7 +72,7 @@ class Message(NamedTuple):
     data: dict[str, Any]
 
 
-def message_of(event: Event, secrets: Sequence[str] = ()) -> Message:
+def message_of(event: Event, secrets: Sequence[str]) -> Message:
     """Return the message about an event: in one line each, without control characters, and without
     `secrets` and whatever else looks like one."""
     title = f"{_shown(event.run, secrets)} {_TITLES.get(event.kind, event.kind)}"
@@ -98,14 +99,12 @@ def _shown(text: str, secrets: Sequence[str]) -> str:
 
 def deliver(channel: Channel, event: Event, environ: Mapping[str, str]) -> str | None:
     """Send an event to a channel. Return None, or why it could not be sent, without addresses and
-    secrets."""
+    secrets. A sender raises SetupError if its channel did not take the event."""
     try:
         table = channel.resolved(environ)
         _SENDERS[channel.kind](table, message_of(event, table.secrets), environ)
     except SetupError as error:
         return error.message
-    except _NotSent as error:
-        return str(error)
     except HTTPError as error:
         error.close()
         more = " (redirects are not followed)" if error.code < 400 else ""
@@ -113,10 +112,6 @@ def deliver(channel: Channel, event: Event, environ: Mapping[str, str]) -> str |
     except (OSError, HTTPException, ValueError) as error:
         return _words(error)
     return None
-
-
-class _NotSent(Exception):
-    """A channel did not take the event. The message says why, without secrets."""
 
 
 def _words(error: BaseException) -> str:
@@ -145,14 +140,14 @@ def _run_command(table: Notify, message: Message, environ: Mapping[str, str]) ->
         try:
             process.communicate(f"{json.dumps(message.data)}\n".encode(), _COMMAND_TIMEOUT)
         except subprocess.TimeoutExpired:
-            raise _NotSent(f"it took longer than {_COMMAND_TIMEOUT:g} s") from None
+            raise SetupError(f"it took longer than {_COMMAND_TIMEOUT:g} s") from None
         finally:
             if process.poll() is None:
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, SIGKILL)
                 process.wait()
     if process.returncode:
-        raise _NotSent(f"exit code {process.returncode}")
+        raise SetupError(f"exit code {process.returncode}")
 
 
 class _NoRedirects(HTTPRedirectHandler):
@@ -202,9 +197,7 @@ def _unaddressed(text: str) -> str:
 
 
 def _slack(message: Message) -> Body:
-    text = message.data["text"]
-    for letter, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
-        text = text.replace(letter, entity)
+    text = escape(message.data["text"], quote=False)
     return _as_json({"text": text, "mrkdwn": False, "unfurl_links": False, "unfurl_media": False})
 
 
@@ -223,8 +216,14 @@ def _teams(message: Message) -> Body:
     for text in (message.title, *message.text.splitlines()):
         blocks.append({"type": "TextBlock", "text": _without_markdown(text), "wrap": True})
     card = {"type": "AdaptiveCard", "version": "1.4", "body": blocks}
-    kind = "application/vnd.microsoft.card.adaptive"
-    return _as_json({"type": "message", "attachments": [{"contentType": kind, "content": card}]})
+    return _as_json(
+        {
+            "type": "message",
+            "attachments": [
+                {"contentType": "application/vnd.microsoft.card.adaptive", "content": card}
+            ],
+        }
+    )
 
 
 def _ntfy(message: Message) -> Body:
@@ -254,22 +253,22 @@ def _mail(table: Notify, message: Message, _environ: Mapping[str, str]) -> None:
 
     host, _, port = table.smtp.partition(":")
     number = int(port or 587)
+    context = ssl.create_default_context()
     server: smtplib.SMTP
     if number == 465:
-        context = ssl.create_default_context()
         server = smtplib.SMTP_SSL(host, number, timeout=_TIMEOUT, context=context)
     else:
         server = smtplib.SMTP(host, number, timeout=_TIMEOUT)
     try:
         if number != 465 and not _is_here(host):
-            server.starttls(context=ssl.create_default_context())
+            server.starttls(context=context)
         if table.smtp_user is not None:
             server.login(table.smtp_user, table.smtp_password or "")
         server.send_message(letter)
         with suppress(OSError):
             server.quit()
     except smtplib.SMTPRecipientsRefused:
-        raise _NotSent("the mail server refuses the recipient") from None
+        raise SetupError("the mail server refuses the recipient") from None
     finally:
         server.close()
 
@@ -286,11 +285,11 @@ def _apprise(table: Notify, message: Message, _environ: Mapping[str, str]) -> No
     apprise = require("apprise", extra="apprise")
     service = apprise.Apprise()
     if not service.add(table.apprise):
-        raise _NotSent("Apprise does not know this kind of URL")
+        raise SetupError("Apprise does not know this kind of URL")
     text = _unaddressed(message.text or message.title)
     title = _unaddressed(message.title)
     if not service.notify(text, title=title, body_format=apprise.NotifyFormat.TEXT):
-        raise _NotSent("Apprise could not send it")
+        raise SetupError("Apprise could not send it")
 
 
 _SENDERS: dict[str, Callable[[Notify, Message, Mapping[str, str]], None]] = {
