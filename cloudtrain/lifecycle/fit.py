@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -18,7 +17,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from math import ceil, inf
+from functools import partial
+from itertools import starmap
+from math import ceil, inf, prod
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, cast
@@ -92,12 +93,8 @@ class Probed:
         return int(self.result["peak"])
 
     @property
-    def work(self) -> list[Work]:
-        return [Work(*item) for item in self.result["operations"]]
-
-    @property
     def exchanges(self) -> list[Collective]:
-        return [Collective(*item) for item in self.result["exchanges"]]
+        return list(starmap(Collective, self.result["exchanges"]))
 
     def batch(self, layout: Layout) -> Batch | None:
         """Return what the rank computes in a step; None if the model got no tensor."""
@@ -110,19 +107,14 @@ class Probed:
                 tokens += shape[0] * shape[1]
         if not samples:
             return None
-        return Batch(samples, tokens, self._data_ranks(layout))
 
-    def _data_ranks(self, layout: Layout) -> int:
-        """Return how many ranks have different samples: those among which gradients are reduced."""
+        # as many ranks have different samples as reduce gradients with each other
         sizes = dict[str, int]()
         for item in self.exchanges:
             for kind in ("reduce_scatter", "allreduce", "all_reduce"):
                 if kind in item.name and item.bytes > _SMALL:
                     sizes[kind[:3]] = max(sizes.get(kind[:3], 1), item.ranks)
-        ranks = 1
-        for size in sizes.values():
-            ranks *= size
-        return min(ranks, layout.world)
+        return Batch(samples, tokens, min(prod(sizes.values()), layout.world))
 
 
 _SMALL = 1024
@@ -171,13 +163,13 @@ def estimate(
     reading = ready.reading(plan)
     layout = Layout.of(plan)
     row = _row_of(reading)
-    if asked.config is not None:
-        return _by_formulas(job, plan.target, asked, layout, row)
     machine = None if row is None or not row.gpus else GpuInstance.of(row)
+    if asked.config is not None:
+        return _by_formulas(job, plan.target, asked, layout, machine)
     python = asked.python
     if not python:
-        local = where(DEFAULT_TARGET, near=ready.original.folder).settings
-        python = getattr(local, "python", None) or sys.executable
+        settings = where(DEFAULT_TARGET, near=ready.original.folder).settings
+        python = getattr(settings, "python", None) or sys.executable
     probe = _Probe(ready, layout, machine, python, on_run, asked.layers)
     original = cast("TrainingJob", ready.original)
     batch_size = 1
@@ -190,12 +182,14 @@ def estimate(
     worst = max(probed, key=lambda item: item.peak)
     need = probe.need(probed)
     batch = worst.batch(layout)
-    compare = _Comparison(probed, layout, need, _steps(asked, batch))
+    fit_on = partial(_fit_on, probed, layout, need, _steps(asked, batch))
     if machine is not None:
         found = Estimate(need.least, need.most, worst.result["place"])
         key = estimate_key(job, ready.tree.identity.sha256, layout.world)
         keep(ready.where.here.state_dir / FOLDER, key, found)
-    others = _others(reading, compare) if asked.every else []
+    others = []
+    if asked.every:
+        others = _others(reading, layout.local_world, fit_on)
     suggestion = None
     if asked.suggest is not None:
         suggestion = probe.largest(original, asked.suggest, batch_size, need)
@@ -209,7 +203,7 @@ def estimate(
         place=worst.result["place"],
         need=need,
         batch=batch,
-        own=None if machine is None else compare.with_machine(machine),
+        own=None if machine is None else fit_on(machine),
         others=others,
         suggestion=suggestion,
         notes=[*_notes(original, asked.layers, probed)],
@@ -218,7 +212,7 @@ def estimate(
 
 
 def _by_formulas(
-    job: TrainingJob, target: str, asked: Question, layout: Layout, row: InstanceType | None
+    job: TrainingJob, target: str, asked: Question, layout: Layout, machine: GpuInstance | None
 ) -> FitReport:
     """Return the estimate from the numbers of a model."""
     assert asked.config is not None
@@ -234,9 +228,6 @@ def _by_formulas(
     training = Training.of(asked.training, layout.world)
     kinds = kinds_of(model, training)
     need = Need.of(sum(kinds.values()))
-    own = None
-    if row is not None and row.gpus:
-        own = _Comparison([], layout, need, None).with_machine(GpuInstance.of(row))
     notes = [
         f"by formulas for {model.parameters:,} parameters, mixed precision, Adam and {training}",
         "nothing was run; the formulas know no other layers, and no fragmentation",
@@ -251,7 +242,7 @@ def _by_formulas(
         place="",
         need=need,
         batch=None,
-        own=own,
+        own=None if machine is None else _fit_on([], layout, need, None, machine),
         notes=notes,
     )
 
@@ -297,39 +288,40 @@ def _steps(asked: Question, batch: Batch | None) -> float | None:
     return ceil(asked.samples / (batch.samples * batch.ranks))
 
 
-class _Comparison(NamedTuple):
-    """What is compared with machines."""
+def _fit_on(
+    probed: Sequence[Probed],
+    layout: Layout,
+    need: Need,
+    steps: float | None,
+    machine: GpuInstance,
+) -> MachineFit:
+    """Return how the job fits as many of these machines as its ranks need."""
+    local_world = min(layout.local_world, machine.gpus)
+    instances = ceil(layout.world / local_world)
+    step: StepTime | None = None
+    for item in probed:
+        work = list(starmap(Work, item.result["operations"]))
+        time = step_time(work, item.exchanges, machine, local_world)
+        if time is None:
+            step = None
+            break
+        if step is not None:  # all ranks wait for the slowest one
+            time = StepTime(max(step.least, time.least), max(step.most, time.most))
+        step = time
+    return MachineFit.of(machine, instances, need, step, steps)
 
-    probed: Sequence[Probed]
-    layout: Layout
-    need: Need
-    steps: float | None
 
-    def with_machine(self, machine: GpuInstance) -> MachineFit:
-        """Return how the job fits as many of these machines as its ranks need."""
-        local_world = min(self.layout.local_world, machine.gpus)
-        instances = ceil(self.layout.world / local_world)
-        step: StepTime | None = None
-        for item in self.probed:
-            time = step_time(item.work, item.exchanges, machine, local_world)
-            if time is None:
-                step = None
-                break
-            if step is not None:  # all ranks wait for the slowest one
-                time = StepTime(max(step.least, time.least), max(step.most, time.most))
-            step = time
-        return MachineFit.of(machine, instances, self.need, step, self.steps)
-
-
-def _others(reading: Reading, compare: _Comparison) -> list[MachineFit]:
-    """Return how the job fits every type of the target that has enough GPUs, the cheapest first."""
+def _others(
+    reading: Reading, ranks: int, fit_on: Callable[[GpuInstance], MachineFit]
+) -> list[MachineFit]:
+    """Return how the job fits every type of the target that has enough GPUs for the `ranks` of an
+    instance, the cheapest first."""
     overlay = getattr(reading.account, "overlay", None) or ()
-    ranks = compare.layout.local_world
     found = []
     for row in apply_overlay(instance_types(reading.target), overlay):
         is_known = row.gpus and not row.retired
         if is_known and (row.gpus >= ranks or ranks % row.gpus == 0):
-            found.append(compare.with_machine(GpuInstance.of(row)))
+            found.append(fit_on(GpuInstance.of(row)))
 
     def cost(item: MachineFit) -> tuple[float, float, str]:
         price = item.machine.price
@@ -469,7 +461,6 @@ class _Place:
         _link_datasets(self.datasets)
 
     def start(self, rank: int) -> None:
-        """Start the script as this rank."""
         own = self.scratch / f"rank{rank}"
         own.mkdir()
         spec = own / "spec.json"
@@ -629,26 +620,12 @@ def _end_of(log: Path) -> str:
         return file.read().decode(errors="replace")
 
 
-_HINTS = {
-    r"No module named|not installed|this script needs|there is no \w+ in `": (
-        "`--python PATH` names an interpreter that has the packages of the job"
-    ),
-    r"FileNotFoundError|was not found": (
-        "`--set inputs.NAME.local=FOLDER` names data that is here; a few rows of the same shape do"
-    ),
-}
-"""What to type, by words of a refusal."""
-
-
 def _refused(job: TrainingJob, message: str, place: str = "") -> UsageError:
     """Return the error for a script that cannot be followed. `place` is its line."""
     where = place or job.entry_point or "the command"
     hint = (
-        "`--config FOLDER` estimates from the numbers of a model instead; "
-        "`cloudtrain explain CT948` says what can be followed"
+        "`--python PATH` names an interpreter that has the job's packages, "
+        "`--set inputs.NAME.local=FOLDER` data that is here, and `--config FOLDER` a model to "
+        "estimate by formulas; `cloudtrain explain CT948` says what can be followed"
     )
-    for pattern, better in _HINTS.items():
-        if re.search(pattern, message):
-            hint = better
-            break
     return UsageError(f"{where}: {message}", hint=hint, code="CT948")
