@@ -11,14 +11,12 @@ from __future__ import annotations
 import json
 import math
 import re
-import signal
 import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
-from cloudtrain.documents import JsonObject
 from cloudtrain.errors import CloudtrainError, RunNotFound, StoreError, TargetUnreachable, quoted
 from cloudtrain.lifecycle.detached.driven import (
     GLANCE,
@@ -26,8 +24,9 @@ from cloudtrain.lifecycle.detached.driven import (
     DrivenFolder,
     Step,
     detach,
+    in_words,
     sleep_until_woken,
-    woken_by,
+    wake_on_stop,
 )
 from cloudtrain.lifecycle.runs.metrics import files_of
 from cloudtrain.lifecycle.store.schema import open_store
@@ -35,7 +34,7 @@ from cloudtrain.lifecycle.store.store import Store
 from cloudtrain.lifecycle.submission.once import Watch, find_service, send_once
 from cloudtrain.lifecycle.submission.submit import make_trial
 from cloudtrain.lifecycle.sweeps.service import Specification, SweepService, trial_key
-from cloudtrain.lifecycle.sweeps.study import Journal, StopReason, propose, reason_to_stop, told
+from cloudtrain.lifecycle.sweeps.study import Journal, StopReason, propose, reason_to_stop
 from cloudtrain.plans.progress import RunStatus, Trial, best_of
 from cloudtrain.plans.states import RunRef, RunState
 from cloudtrain.signals.lines import RECOGNISED
@@ -56,23 +55,21 @@ _ENOUGH_FAILURES = 3
 """If this many trials have failed and none has ended otherwise, no more trials are started."""
 
 
-def main(arguments: list[str] | None = None) -> None:
+def main() -> None:
     """Take over the sweep NAME, report the takeover to the file descriptor DESCRIPTOR, and drive
-    the sweep to its end. `arguments` are `STATE_DIR NAME DESCRIPTOR`; default: the arguments of the
-    command line."""
-    state_dir, name, ready = detach(arguments)
-    drive(DrivenFolder(state_dir, SweepService.kind, name), ready)
+    the sweep to its end. The arguments of the command line are `STATE_DIR NAME DESCRIPTOR`."""
+    drive(*detach(SweepService.kind))
 
 
 def drive(folder: DrivenFolder, ready: Callable[[], None], moment: Step = lambda _: None) -> None:
     """Drive a sweep to its end. Do nothing if another process already drives it. `ready` is called
     when this process has taken over the sweep. `moment` is called with the name of each step, for
     tests."""
-    wake = woken_by(signal.SIGTERM)  # before the status tells anyone whom to signal
+    wake = wake_on_stop()  # before the status tells anyone whom to signal
     lock = ProcessLock.take(folder.lock, patience=GLANCE)
     if lock is None or not folder.specification.exists():
         return
-    before = folder.read_status() or {}
+    before = folder.read_status()
     start_time = before.get("started") or time.time()
     since = before.get("since") or start_time
     metrics = before.get("metrics") or {}
@@ -92,9 +89,9 @@ def drive(folder: DrivenFolder, ready: Callable[[], None], moment: Step = lambda
     except (OSError, CloudtrainError) as error:
         why = f"the sweep's folder cannot be written: {error}"
         if isinstance(error, CloudtrainError):
-            why = f"{error.message}; {error.hint}" if error.hint else error.message
+            why = in_words(error)
         reason = f"{why}; `cloudtrain continue {folder.name}` continues the sweep"
-        metrics = (folder.read_status() or {}).get("metrics") or {}
+        metrics = folder.read_status().get("metrics") or {}
         folder.write_status(RunState.FAILED, reason, start_time=start_time, metrics=metrics)
     finally:
         lock.release()
@@ -234,8 +231,7 @@ class Driver:
             state = RunState.FAILED
             reason = error.message
         if name is None:
-            outcome = told(number, state, reason=reason, ended=time.time())
-            self._journal.write("told", **outcome)
+            self._journal.tell(number, state, reason=reason, ended=time.time())
             return True
 
         self._moment("submitted")
@@ -279,7 +275,7 @@ class Driver:
             reports = ()
 
         self._moment("before told")
-        self._journal.write("told", **self._outcome(trial, status, reports))
+        self._tell(trial, status, reports)
         self._moment("told")
         self._remember(trial.run, status)
         return True
@@ -335,9 +331,9 @@ class Driver:
             column = MetricRows(files, sources=(RECOGNISED,)).columns(metric).get(metric)
         return () if column is None else tuple(column.value)
 
-    def _outcome(self, trial: Trial, status: RunStatus, reports: tuple[float, ...]) -> JsonObject:
-        """Return the journal's fields for a trial that has ended. If the run succeeded, but its
-        last value of the objective is missing or not finite, the trial has failed."""
+    def _tell(self, trial: Trial, status: RunStatus, reports: tuple[float, ...]) -> None:
+        """Write into the journal that a trial has ended. If the run succeeded, but its last value
+        of the objective is missing or not finite, the trial has failed."""
         value = reports[-1] if reports else None
         state = status.state
         reason = status.reason
@@ -359,7 +355,7 @@ class Driver:
                 reason = f"the script never reported `{self._objective.metric}`"
                 if self._reported:
                     reason += f"; it reported {quoted(sorted(self._reported))}"
-        return told(
+        self._journal.tell(
             trial.number,
             state,
             value=value if is_usable else None,
@@ -405,16 +401,23 @@ class Driver:
         )
 
     def _end(self) -> None:
+        """Record the result, and the best trial's outputs as those of the sweep, so that
+        `run:SWEEP/model` reads them."""
         trials = self._journal.study.ended
         state, reason = self._result(trials)
         self._moment("before end")
-        self._keep_best(trials)
+        best = best_of(trials, self._objective)
+        try:
+            with open_store(self._state_dir) as store:
+                outputs = {} if best is None else store.outputs_of(best.run)
+                store.keep_outputs(self._folder.name, outputs)
+        except CloudtrainError as error:
+            self._say(f"the best trial's outputs could not be noted: {error.message}")
         self._write_status(state, reason)
         status = RunStatus(state, reason, self._start_time, time.time())
         self._remember(self._folder.name, status)
 
     def _result(self, trials: list[Trial]) -> tuple[RunState, str | None]:
-        """Return the state in which the sweep ends, and the reason."""
         if self._folder.stop.exists():
             return RunState.STOPPED, f"stopped after {len(trials)} trials"
         hopeless = self._why_hopeless()
@@ -439,14 +442,3 @@ class Driver:
             late = f"`max_runtime` had passed before {rest} of {self._total} trials were started"
             reasons.append(f"{late}; `cloudtrain continue {self._folder.name}` starts the rest")
         return state, "; ".join(reasons) or None
-
-    def _keep_best(self, trials: list[Trial]) -> None:
-        """Record the best trial's outputs as the outputs of the sweep, so that `run:SWEEP/model`
-        reads them."""
-        best = best_of(trials, self._objective)
-        try:
-            with open_store(self._state_dir) as store:
-                outputs = {} if best is None else store.outputs_of(best.run)
-                store.keep_outputs(self._folder.name, outputs)
-        except CloudtrainError as error:
-            self._say(f"the best trial's outputs could not be noted: {error.message}")

@@ -9,12 +9,12 @@ and started again, this store shows whether the target may already have the run.
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 from cloudtrain.errors import (
     CloudtrainError,
@@ -37,14 +37,23 @@ from cloudtrain.lifecycle.detached.driven import (
     DrivenFolder,
     Step,
     detach,
+    in_words,
     sleep_until_woken,
+    wake_on_stop,
     watch_interval,
-    woken_by,
 )
 from cloudtrain.lifecycle.detached.waiting import ChainService, Order, Try
 from cloudtrain.lifecycle.store.records import Outlay
 from cloudtrain.lifecycle.store.schema import open_store
-from cloudtrain.lifecycle.submission.once import Watch, find_service, recover, send_once
+from cloudtrain.lifecycle.store.store import SENT, RunRecord
+from cloudtrain.lifecycle.submission.once import (
+    Sending,
+    ServiceOf,
+    Watch,
+    find_service,
+    recover,
+    send_once,
+)
 from cloudtrain.lifecycle.submission.submit import make_delayed, make_try
 from cloudtrain.lifecycle.sweeps.service import trial_name
 from cloudtrain.plans.progress import RunStatus
@@ -69,28 +78,20 @@ class WatchEnded(Exception):
     """Ends the run before it is sent. Its arguments are the state and the reason to record."""
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Watch the run NAME until it is sent. `arguments` are `STATE_DIR NAME DESCRIPTOR`: when the
-    watch has begun, this process reports it on the file descriptor DESCRIPTOR."""
-    state_dir, name, ready = detach(arguments)
-    watch(DrivenFolder(state_dir, ChainService.kind, name), ready)
+def main() -> None:
+    """Watch the run NAME until it is sent. The arguments of the command line are `STATE_DIR NAME
+    DESCRIPTOR`: when the watch has begun, this process reports it on the file descriptor."""
+    watch(*detach(ChainService.kind))
 
 
-def watch(
-    folder: DrivenFolder,
-    ready: Callable[[], None],
-    moment: Step = lambda _: None,
-    kind: type[Watcher] | None = None,
-) -> None:
+def watch(folder: DrivenFolder, ready: Callable[[], None], moment: Step = lambda _: None) -> None:
     """Wait for the runs that the run in `folder` waits for, then send its request. Do nothing if
     another process already watches it. `ready` is called when the watch has begun, and `moment` at
-    each step with the name of the step. `kind` is the class of the watcher, unless it is that of
-    the order."""
+    each step with the name of the step."""
     lock = ProcessLock.take(folder.lock, patience=GLANCE)
     if lock is None or not folder.specification.exists():
         return
-    if kind is None:
-        kind = ListWatcher if Order.read(folder).tries else Watcher
+    kind = ListWatcher if Order.read(folder).tries else Watcher
     watcher = kind(folder, moment)
     try:
         watcher.write(RunState.QUEUED, watcher.order.reason)
@@ -99,8 +100,7 @@ def watch(
     except WatchEnded as end:
         watcher.end(*end.args)
     except CloudtrainError as error:
-        reason = f"{error.message}; {error.hint}" if error.hint else error.message
-        watcher.end(RunState.FAILED, reason)
+        watcher.end(RunState.FAILED, in_words(error))
     except (OSError, ValueError) as error:
         sys.stderr.write(f"the folder of the waiting run cannot be used: {error}\n")
     finally:
@@ -117,9 +117,8 @@ class Watcher:
         self._state_dir = folder.path.parents[1]
         self._service = ChainService(os.environ, self._state_dir)
         self._target = service_of(self.order.plan.target, self._service)
-        before = folder.read_status() or {}
-        self._start_time = before.get("started") or time.time()
-        self._wake = woken_by(signal.SIGTERM)
+        self._start_time = folder.read_status().get("started") or time.time()
+        self._wake = wake_on_stop()
         self._pause = watch_interval()
 
     def watch(self) -> None:
@@ -187,26 +186,34 @@ class Watcher:
         code = Archive(self._folder.archive, order.bundle)
         sending = make_delayed(order, self._target, code, watch=watch)
         try:
-            with open_store(self._folder.sending) as store:
-                recover(store, lambda name: service_of(name, self._service))
-                stages = {row.stage for row in store.with_key(order.key)}
-                if not stages:  # else the target may have the run already
-                    self._end_if_stopped()
-                self._moment("recovered")
-                if not stages & {"accepted", "reported"}:
-                    send_once(store, sending, lambda name: service_of(name, self._service))
+            self._send_once(
+                self._folder.sending, sending, lambda name: service_of(name, self._service)
+            )
         except (TargetUnreachable, StoreError) as error:
             self.write(RunState.QUEUED, f"waits until the run can be sent: {error.message}")
             return False
         return True
 
+    def _send_once(self, home: Path, sending: Sending, find: ServiceOf) -> RunRecord:
+        """Send a request through the run store in a folder, unless it was accepted before, and
+        return its row. `find` returns the services of earlier submissions."""
+        with open_store(home) as store:
+            recover(store, find)
+            rows = store.with_key(sending.key)
+            if not rows:  # else the target may have the run already
+                self._end_if_stopped()
+            self._moment("recovered")
+            if not rows or rows[0].stage not in SENT:
+                send_once(store, sending, find)
+                rows = store.with_key(sending.key)
+        return rows[0]
+
     def _end_if_stopped(self) -> None:
         """Raise `WatchEnded` if `cloudtrain stop` was called."""
         if self._folder.stop.exists():
-            raise WatchEnded(RunState.STOPPED, "stopped while it was waiting, so nothing was sent")
+            raise WatchEnded(RunState.STOPPED, "stopped while it was waiting, so nothing runs")
 
     def _sleep(self) -> None:
-        """Sleep until the next check is due, or until SIGTERM."""
         sleep_until_woken(self._wake, self._pause)
         self._pause = min(self._pause * 1.5, watch_interval() * _SLOWEST)
 
@@ -231,12 +238,6 @@ class ListWatcher(Watcher):
         if self._folder.stop.exists():
             ref = RunRef.parse(self._attempts[-1].ref)
             service_of(ref.target, self._service).stop(ref)
-
-    def _end_if_stopped(self) -> None:
-        if self._folder.stop.exists():
-            raise WatchEnded(
-                RunState.STOPPED, "stopped while it waited for capacity, so nothing runs"
-            )
 
     def _is_settled(self) -> bool:
         """Do the next step, and return whether the newest try is the end of the list. If the run
@@ -298,21 +299,15 @@ class ListWatcher(Watcher):
             watch=watch,
         )
         try:
-            with open_store(self._state_dir) as store:
-                recover(store, lambda name: find_service(name, self._service))
-                rows = store.with_key(sending.key)
-                if not rows:  # else the target may have the run already
-                    self._end_if_stopped()
-                self._moment("recovered")
-                if not rows or rows[0].stage not in ("accepted", "reported"):
-                    send_once(store, sending, lambda name: find_service(name, self._service))
-                    rows = store.with_key(sending.key)
+            row = self._send_once(
+                self._state_dir, sending, lambda name: find_service(name, self._service)
+            )
         except (TargetUnreachable, StoreError) as error:
             self._wait(f"{self._course(attempt)}; waits until it can be sent: {error.message}")
         except CloudtrainError as error:
             self._refused(attempt, error)
         else:
-            self._change(attempt, ref=str(rows[0].ref), sent=time.time())
+            self._change(attempt, ref=str(row.ref), sent=time.time())
             self._moment("sent")
 
     def _refused(self, attempt: Attempt, error: CloudtrainError) -> None:
@@ -325,7 +320,7 @@ class ListWatcher(Watcher):
         elif words is not None and words.tell_of_lack(error.message):
             self._finish(attempt, error.message)
         else:
-            reason = f"{error.message}; {error.hint}" if error.hint else error.message
+            reason = in_words(error)
             self._change(attempt, leaving=reason, ended=time.time())
             raise WatchEnded(RunState.FAILED, f"try {attempt.number}, {attempt.what}: {reason}")
 

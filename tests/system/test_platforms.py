@@ -18,7 +18,7 @@ from urllib.error import HTTPError
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.lifecycle.detached.driven import woken_by
+from cloudtrain.lifecycle.detached.driven import wake_on_stop
 from cloudtrain.runtime import azureml_metrics, secret_values
 from cloudtrain.system import processes as system_processes
 from cloudtrain.system import staging
@@ -84,17 +84,17 @@ def test_an_owner_is_no_other_process_with_its_id(
 def test_a_signal_wakes_a_driver_without_calls_of_linux(monkeypatch: pytest.MonkeyPatch) -> None:
     """macOS has no `pipe2`, with which each driver of a sweep and of a waiting job began."""
     monkeypatch.delattr(os, "pipe2", raising=False)
-    before = signal.getsignal(signal.SIGUSR1)
+    before = signal.getsignal(signal.SIGTERM)
     try:
-        wake = woken_by(signal.SIGUSR1)
+        wake = wake_on_stop()
         assert not os.get_blocking(wake)
         assert not os.get_inheritable(wake)
-        os.kill(os.getpid(), signal.SIGUSR1)
+        os.kill(os.getpid(), signal.SIGTERM)
         assert select.select([wake], [], [], 60)[0] == [wake]
     finally:
         os.close(signal.set_wakeup_fd(-1))
         os.close(wake)
-        signal.signal(signal.SIGUSR1, before)
+        signal.signal(signal.SIGTERM, before)
 
 
 @pytest.mark.parametrize(

@@ -76,12 +76,10 @@ class Attempt:
 
 
 def try_key(name: str, number: int) -> str:
-    """Return the key of a try of the list `name`."""
     return f"{TRIAL}{name}:{number}"
 
 
 def read_attempts(folder: DrivenFolder) -> list[Attempt]:
-    """Return the tries of a list so far."""
     try:
         rows = json.loads((folder.path / _TRIES).read_bytes())
     except FileNotFoundError:

@@ -17,7 +17,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, ClassVar, NamedTuple
 
-from cloudtrain.errors import NameTaken, TargetError, UsageError
+from cloudtrain.errors import CloudtrainError, NameTaken, TargetError, UsageError
 from cloudtrain.plans.plan import Plan
 from cloudtrain.plans.progress import ListedRun
 from cloudtrain.plans.states import RunRef, RunState
@@ -123,19 +123,18 @@ class DrivenFolder:
         finally:
             os.close(descriptor)
 
-    def read_status(self) -> dict[str, Any] | None:
-        """Return the status; None if no driver has ever taken over the run. A copy of an unfinished
-        run's folder has lost it."""
+    def read_status(self) -> dict[str, Any]:
+        """Return the status; empty if no driver has ever taken over the run. A copy of an
+        unfinished run's folder has lost it."""
         for _ in range(3):
             try:
                 status: dict[str, Any] = json.loads(self.status.read_bytes())
-                # an earlier version wrote no owner
-                owner = status.get("owner")
-                driver = Owner(*owner) if owner else None
-                is_copy = driver is not None and driver.is_elsewhere(self.path)
-                original = driver.path if driver and is_copy else None
+                original = None
+                if status.get("owner"):  # an earlier version wrote none
+                    driver = Owner(*status["owner"])
+                    original = driver.path if driver.is_elsewhere(self.path) else None
             except FileNotFoundError:
-                return None
+                return {}
             except ValueError:  # being written
                 time.sleep(0.01)
             else:
@@ -148,7 +147,7 @@ class DrivenFolder:
 
     def refuse_copy(self) -> None:
         """Raise UsageError if this folder is a copy, whose driver would send all again."""
-        original = (self.read_status() or {}).get("original")
+        original = self.read_status().get("original")
         if original:
             state_dir = quote(str(Path(original).parents[1]))
             hint = f"give the command with `CLOUDTRAIN_STATE_DIR={state_dir}`"
@@ -186,7 +185,6 @@ class DrivenService(Service):
         return iter(())
 
     def keep_code(self, plan: Plan, bundle: BundleWriter) -> None:
-        """Store the code in the run's folder."""
         folder = self.folder(plan.run_name)
         with self._writing():
             make_state_folder(self.state_dir, ours=KEPT)
@@ -200,14 +198,19 @@ class DrivenService(Service):
         folder = self.folder(plan.run_name)
         with self._writing():
             make_private_folder(folder.path)
-            is_new = self._write_once(folder, plan, again=again)
-            if is_new or folder.read_status() is None:
+            is_new = write_once(folder.specification, self.content(plan).encode(), sync=True)
+            # an interrupted attempt may have written it
+            is_own = again and self.is_written(folder.specification.read_bytes(), plan)
+            if not (is_new or is_own):
+                message = f"a {self.what} named `{folder.name}` exists already"
+                raise NameTaken(message, hint=f"give the {self.what} another name")
+            if is_new or not folder.read_status():
                 self._start(folder)
         return plan.ref
 
     def has(self, ref: RunRef) -> bool:
         """Return whether a driver has ever taken over the run."""
-        return self.folder(ref.name).read_status() is not None
+        return bool(self.folder(ref.name).read_status())
 
     def withdraw(self, ref: RunRef) -> bool:
         """Remove the specification of a run. Return False, and remove nothing, if a driver has
@@ -219,7 +222,7 @@ class DrivenService(Service):
         if lock is None:
             return False
         try:
-            if folder.read_status() is not None:
+            if folder.read_status():
                 return False
             folder.specification.unlink(missing_ok=True)
             return True
@@ -236,7 +239,7 @@ class DrivenService(Service):
                 self._start(folder)
                 return
 
-        pid = (folder.read_status() or {}).get("pid")
+        pid = folder.read_status().get("pid")
         if pid:  # a driver that is starting has not written its own yet; it will see the file
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
@@ -265,16 +268,6 @@ class DrivenService(Service):
     def is_written(self, content: bytes, plan: Plan) -> bool:
         """Return whether `content` is the specification of this plan."""
         return content == self.content(plan).encode()
-
-    def _write_once(self, folder: DrivenFolder, plan: Plan, *, again: bool) -> bool:
-        """Write the specification atomically. With `again`, return False if an interrupted attempt
-        has already written the same specification."""
-        if write_once(folder.specification, self.content(plan).encode(), sync=True):
-            return True
-        if again and self.is_written(folder.specification.read_bytes(), plan):
-            return False
-        hint = f"give the {self.what} another name"
-        raise NameTaken(f"a {self.what} named `{folder.name}` exists already", hint=hint)
 
 
 def start_driver(
@@ -311,7 +304,6 @@ def ensure_sender(here: ServiceContext) -> None:
 
 
 def sender_folder(state_dir: Path) -> DrivenFolder:
-    """Return the folder of the process that sends notifications."""
     return DrivenFolder(Path(os.path.abspath(state_dir)), "notification", "sender")
 
 
@@ -328,14 +320,19 @@ class Archive(NamedTuple):
         temporary.replace(path)
 
 
-def detach(arguments: list[str] | None) -> tuple[Path, str, Callable[[], None]]:
-    """Detach from the process that started this process. `arguments` are `STATE_DIR NAME
-    DESCRIPTOR`; default: the arguments of the command line.
+def in_words(error: CloudtrainError) -> str:
+    """Return the message of an error with its hint, as the reason of a run."""
+    return f"{error.message}; {error.hint}" if error.hint else error.message
 
-    Return STATE_DIR, NAME, and a function that reports that the driver has taken over, by writing
-    to the file descriptor DESCRIPTOR.
+
+def detach(kind: str) -> tuple[DrivenFolder, Callable[[], None]]:
+    """Detach from the process that started this process. The arguments of the command line are
+    `STATE_DIR NAME DESCRIPTOR`.
+
+    Return the folder of the run NAME, and a function that reports that the driver has taken over,
+    by writing to the file descriptor DESCRIPTOR.
     """
-    state_dir, name, descriptor = arguments or sys.argv[1:]
+    state_dir, name, descriptor = sys.argv[1:]
     if os.fork():
         os._exit(0)
 
@@ -343,7 +340,7 @@ def detach(arguments: list[str] | None) -> tuple[Path, str, Callable[[], None]]:
         os.write(int(descriptor), b"1")
         os.close(int(descriptor))
 
-    return Path(state_dir), name, ready
+    return DrivenFolder(Path(state_dir), kind, name), ready
 
 
 def watch_interval() -> float:
@@ -355,20 +352,20 @@ def watch_interval() -> float:
         return 30.0
 
 
-def woken_by(number: signal.Signals) -> int:
-    """Return a file descriptor that becomes readable when the signal `number` arrives. The signal
-    has no other effect."""
+def wake_on_stop() -> int:
+    """Return a file descriptor that becomes readable when SIGTERM arrives. The signal has no other
+    effect."""
     reader, writer = os.pipe()
     for descriptor in (reader, writer):
         os.set_blocking(descriptor, False)
-    signal.signal(number, lambda _number, _frame: None)
+    signal.signal(signal.SIGTERM, lambda _number, _frame: None)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     return reader
 
 
 def sleep_until_woken(wake: int, seconds: float) -> None:
     """Sleep for `seconds`, or until a signal arrives at `wake`, the file descriptor from
-    `woken_by`. Each signal ends only one sleep."""
+    `wake_on_stop`. Each signal ends only one sleep."""
     select.select([wake], [], [], seconds)
     with suppress(BlockingIOError):
         os.read(wake, 64)

@@ -175,7 +175,7 @@ class ChainService(DrivenService):
         # before the status, which is final or says `sent` when the watcher has ended
         is_watched = folder.is_driven
         status = folder.read_status()
-        if status is None or status.get("sent"):
+        if not status or status.get("sent"):
             return None
         state = RunState(status["state"])
         reason = status["reason"]
@@ -238,7 +238,6 @@ class ChainService(DrivenService):
             self._target(ref).stop(ref)
 
     def resume(self, ref: RunRef) -> None:
-        """Start the watcher of a run again."""
         waiting = self.waiting(ref)
         if waiting is None or waiting.state is not RunState.LOST:
             state = self.status(ref).state

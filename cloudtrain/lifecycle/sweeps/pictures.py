@@ -17,7 +17,6 @@ from cloudtrain.plans.chart import new_figure, on_any_page
 from cloudtrain.plans.progress import Trial
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _PLATE = {"facecolor": "white", "edgecolor": "none", "pad": 1.0, "alpha": 0.8}
@@ -58,18 +57,17 @@ def slices(trials: Sequence[Trial], objective: Objective | None) -> Figure:
     values = [trial.value or 0.0 for trial in trials]
     figure = new_figure(3.2 * len(names) + 1.0, 3.4)
 
-    first: Axes | None = None
-    for index, name in enumerate(names):
-        axes = figure.add_subplot(1, len(names), index + 1, sharey=first)
-        first = first or axes
+    row = figure.subplots(1, len(names), sharey=True, squeeze=False)[0]
+    row[0].set_ylabel(objective.metric)
+    for name, axes in zip(names, row, strict=True):
         places, labels = _places([trial.values[name] for trial in trials])
         axes.scatter(places, values, c=numbers, cmap="Blues", edgecolor="#44546a", vmin=-3)
-        _scale(axes, places, labels)
         axes.set_xlabel(name)
-        if index == 0:
-            axes.set_ylabel(objective.metric)
-        else:
-            axes.tick_params(labelleft=False)
+        if labels is not None:
+            axes.set_xticks(range(len(labels)), labels)
+            axes.set_xlim(-0.5, len(labels) - 0.5)
+        elif _is_logarithmic(places):
+            axes.set_xscale("log")
     return on_any_page(figure)
 
 
@@ -123,9 +121,8 @@ def importance(trials: Sequence[Trial], objective: Objective | None) -> Figure:
     """
     objective, trials = _with_values(trials, objective)
     if len(trials) < _ENOUGH:
-        have = "1 trial has" if len(trials) == 1 else f"{len(trials)} trials have"
         raise UsageError(
-            f"{have} a value, and importance needs {_ENOUGH}",
+            f"importance needs {_ENOUGH} trials with a value, and there are {len(trials)}",
             hint="`cloudtrain continue SWEEP --trials 10` adds ten trials",
             code="CT068",
         )
@@ -145,7 +142,7 @@ def importance(trials: Sequence[Trial], objective: Objective | None) -> Figure:
 
 def _importances(trials: Sequence[Trial], objective: Objective) -> dict[str, float]:
     """Return the importance of each hyperparameter; 0 for one that is the same in all trials."""
-    require_optuna("importance needs", "")
+    require_optuna()
     import optuna
     from optuna.distributions import CategoricalDistribution, FloatDistribution
 
@@ -212,15 +209,6 @@ def _places(values: Sequence[Any]) -> tuple[list[float], list[str] | None]:
 
 def _is_logarithmic(places: Sequence[float]) -> bool:
     return min(places) > 0 and max(places) >= _LOGARITHMIC_FROM * min(places)
-
-
-def _scale(axes: Axes, places: Sequence[float], labels: list[str] | None) -> None:
-    """Set the scale of the horizontal axis, for what `_places` has returned."""
-    if labels is not None:
-        axes.set_xticks(range(len(labels)), labels)
-        axes.set_xlim(-0.5, len(labels) - 0.5)
-    elif _is_logarithmic(places):
-        axes.set_xscale("log")
 
 
 def _shares(column: Sequence[Any]) -> list[float]:

@@ -47,7 +47,6 @@ def trials_key(sweep: str) -> str:
 
 
 def trial_key(sweep: str, number: int) -> str:
-    """Return the key of one trial of a sweep."""
     return f"{trials_key(sweep)}{number:05d}"
 
 
@@ -177,7 +176,14 @@ class SweepService(DrivenService, Tuner):
         while not (_has_ended(status) or is_held(folder.turn) or folder.is_driven):
             latest = self._read_status(ref)
             if latest == status:
-                return _run_status({**status, "state": "lost", "reason": _why_lost(folder)})
+                reason = (
+                    "its driver has died, but trials keep running; restart it with "
+                    f"`cloudtrain continue {folder.name}`"
+                )
+                message = last_line(folder.log)
+                if message:
+                    reason += f" (its last message: {message})"
+                return _run_status({**status, "state": "lost", "reason": reason})
             status = latest  # it may have ended, or been continued, meanwhile
         return _run_status(status)
 
@@ -237,7 +243,7 @@ class SweepService(DrivenService, Tuner):
         lock = _take(folder.lock, ref.name, patience)
         try:
             study = read_study(folder.path)
-            before = folder.read_status() or {}
+            before = folder.read_status()
             has_ended = _has_ended(before)
             failed = [trial.number for trial in study.trials.values() if trial.has_failed]
             total = sweep.trial_count + study.extended
@@ -253,7 +259,7 @@ class SweepService(DrivenService, Tuner):
                 message = f"all {total} trials of `{ref.name}` have ended"
                 raise UsageError(message, hint=hint, code="CT993")
             if needs_optuna(sweep, total + more):
-                require_optuna(instead="")
+                require_optuna()
 
             folder.stop.unlink(missing_ok=True)
             if more or again:
@@ -297,7 +303,6 @@ class SweepService(DrivenService, Tuner):
         return unpacked(self._known(ref).archive, upload.sha256, scratch)
 
     def download(self, ref: RunRef, path: str, destination: Path) -> list[Path]:
-        """Download the files of the best trial."""
         best = best_of(self.trials(ref), self.sweep(ref).objective)
         if best is None:
             hint = f"name the run of a trial: `cloudtrain trials {ref.name}` lists the runs"
@@ -313,7 +318,7 @@ class SweepService(DrivenService, Tuner):
     def _read_status(self, ref: RunRef) -> JsonObject:
         """Return the status in the sweep's folder. Raises RunNotFound if there is none."""
         status = self.folder(ref.name).read_status()
-        if status is None:
+        if not status:
             raise RunNotFound(
                 f"there is no sweep `{ref.name}` on this machine",
                 hint="`cloudtrain ps` lists the runs",
@@ -349,16 +354,6 @@ def _run_status(status: JsonMapping) -> RunStatus:
         metrics={name: float(value) for name, value in metrics.items()},
         trials={int(number): values for number, values in progress.items()},
     )
-
-
-def _why_lost(folder: DrivenFolder) -> str:
-    """Return the reason of a sweep whose driver has died, with the driver's last output."""
-    reason = (
-        "its driver has died, but trials keep running; restart it with "
-        f"`cloudtrain continue {folder.name}`"
-    )
-    message = last_line(folder.log)
-    return f"{reason} (its last message: {message})" if message else reason
 
 
 def _take(path: Path, name: str, patience: float) -> ProcessLock:

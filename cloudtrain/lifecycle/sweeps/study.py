@@ -30,7 +30,7 @@ from cloudtrain.documents import JsonMapping, JsonObject
 from cloudtrain.errors import MissingExtra, TargetError
 from cloudtrain.job.model import value_text
 from cloudtrain.job.sweep import Objective, Range, Sweep
-from cloudtrain.plans.progress import LogLine, Trial, best_of
+from cloudtrain.plans.progress import LogLine, Trial
 from cloudtrain.plans.states import RunState
 from cloudtrain.system.plugins import pip_line
 from cloudtrain.system.private import open_private
@@ -80,7 +80,6 @@ class Study:
 
     @property
     def ended(self) -> list[Trial]:
-        """The trials that have ended."""
         return [trial for trial in self.trials.values() if trial.state.is_final]
 
     @property
@@ -116,6 +115,20 @@ class Journal:
         self._end += len(line)
         self.study.apply(entry)
 
+    def tell(
+        self,
+        number: int,
+        state: RunState,
+        *,
+        reports: tuple[float, ...] = (),
+        stopped_early: bool = False,
+        **fields: Any,
+    ) -> None:
+        """Append the event `told`: a trial has ended."""
+        kept = list(reports[-_KEPT_REPORTS:])
+        words = {"reports": kept, "stopped_early": stopped_early, **fields}
+        self.write("told", trial=number, state=str(state), **words)
+
     def close(self) -> None:
         os.close(self._descriptor)
 
@@ -141,29 +154,10 @@ def read_events(folder: Path) -> list[JsonObject]:
 
 
 def read_study(folder: Path) -> Study:
-    """Return the trials of a sweep from its journal."""
     study = Study({})
     for event in read_events(folder):
         study.apply(event)
     return study
-
-
-def told(
-    number: int,
-    state: RunState,
-    *,
-    reports: tuple[float, ...] = (),
-    stopped_early: bool = False,
-    **fields: Any,
-) -> JsonObject:
-    """Return the fields of the event `told`, which records that a trial has ended."""
-    return {
-        "trial": number,
-        "state": str(state),
-        "reports": list(reports[-_KEPT_REPORTS:]),
-        "stopped_early": stopped_early,
-        **fields,
-    }
 
 
 def lines_of(events: list[JsonObject], objective: Objective | None) -> list[LogLine]:
@@ -171,17 +165,14 @@ def lines_of(events: list[JsonObject], objective: Objective | None) -> list[LogL
     study = Study({})
     lines = []
     for event in events:
-        before = best_of(study.trials.values(), objective)
         study.apply(event)
-        text = _text(event, study, before, objective)
+        text = _text(event, study, objective)
         if text is not None:
             lines.append(LogLine(event["at"], 0, None, "stdout", text))
     return lines
 
 
-def _text(
-    event: JsonObject, study: Study, best_before: Trial | None, objective: Objective | None
-) -> str | None:
+def _text(event: JsonObject, study: Study, objective: Objective | None) -> str | None:
     """Return an event in words; None if it tells users nothing new. `study` is the state after the
     event."""
     kind = event["event"]
@@ -202,10 +193,6 @@ def _text(
     words = f"trial {number} {what}"
     if trial.value is not None and objective is not None:
         words += f": {objective.metric}={trial.value:.4g}"
-        best = best_of(study.trials.values(), objective)
-        is_best = best is not None and best.number == number
-        if is_best and trial.counts and best != best_before:
-            words += ", the best so far"
     elif trial.reason:
         words += f": {trial.reason}"
     return words
@@ -246,16 +233,13 @@ def needs_optuna(sweep: Sweep, trials: int = 0) -> bool:
     return sweep.strategy == "bayesian" and max(trials, sweep.trial_count) > DRAWN_FIRST
 
 
-def require_optuna(
-    what: str = "`strategy: bayesian` needs", instead: str = ", or use `strategy: random`"
-) -> None:
-    """Raise `MissingExtra` if Optuna is missing. `what` begins the error's message, and `instead`
-    ends its hint."""
+def require_optuna() -> None:
+    """Raise `MissingExtra` if Optuna is missing."""
     from importlib.util import find_spec
 
     if find_spec("optuna") is None:
-        hint = pip_line("sweeps") + instead
-        raise MissingExtra(f"{what} Optuna, which is not installed", hint=hint, code="CT063")
+        message = "a bayesian search and the importance chart need Optuna, which is not installed"
+        raise MissingExtra(message, hint=pip_line("sweeps"), code="CT063")
 
 
 def _ask_optuna(sweep: Sweep, number: int, trials: Sequence[Trial]) -> JsonObject:

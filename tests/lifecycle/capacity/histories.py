@@ -291,6 +291,7 @@ def simulated(world: World) -> Iterator[None]:
         "target_of": lambda name: name,
         "part": lambda _target, _kind: WORDS,
         "time": clock,
+        "ListWatcher": SimulatedWatcher,
     }
     owner = Owner.of(world.folder.path)  # the same in each life, and slow to ask for
     with (
@@ -358,8 +359,8 @@ def _live(world: World, dies_at: int | None = None) -> None:
     world.told.append(f"{world.time:.0f} the watcher starts, dies at {dies_at}")
     with suppress(Killed):
         status = world.folder.read_status()
-        if status is None or not (status.get("sent") or RunState(status["state"]).is_final):
-            watcher.watch(world.folder, lambda: None, world.step, SimulatedWatcher)
+        if not status or not (status.get("sent") or RunState(status["state"]).is_final):
+            watcher.watch(world.folder, lambda: None, world.step)
     world.is_dead = False
     world.dies_at = None
 
@@ -369,7 +370,7 @@ def _check(world: World) -> None:
     world.wait(IN_FLIGHT * 2)  # whatever may arrive does
     world.wait(100_000)
     attempts = read_attempts(world.folder)
-    status = world.folder.read_status() or {}
+    status = world.folder.read_status()
     started = [job for job in world.jobs if job.has_started(world.time)]
     if len(started) > 1:
         raise Difference(f"{len(started)} jobs ran")

@@ -52,7 +52,7 @@ def write_job(source: Path, name: str) -> str:
 def kill(folder: DrivenFolder) -> bool:
     """Kill the watcher, and return whether there was one."""
     status = folder.read_status()
-    if status is None or not folder.is_driven:
+    if not status or not folder.is_driven:
         return False
     os.kill(status["pid"], signal.SIGKILL)
     eventually(lambda: not folder.is_driven)
