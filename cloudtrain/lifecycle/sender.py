@@ -139,7 +139,12 @@ class _Sender:
     def _look(self, channels: Sequence[Channel]) -> bool:
         """Start what is due. Return whether there is anything to watch or to send."""
         # before the outbox is read: a lane that ends meanwhile has recorded what it sent
-        self._take_in()
+        for lane, future in list(self._lanes.items()):
+            if future.done():
+                del self._lanes[lane]
+                error = future.exception()
+                if error is not None:
+                    sys.stderr.write(f"{lane}: {type(error).__name__}: {error}\n")
         with read_store(self._here.state_dir) as store:
             events = store.outbox.pending()
             # and the runs that another command saw end, whose last notices are not read yet
@@ -168,15 +173,6 @@ class _Sender:
         for target, sent in rows_of.items():
             self._start(f"of {target}", self._ask, sent, lowest_limit)
         return bool(events or rows)
-
-    def _take_in(self) -> None:
-        """Free the lanes whose work is done, and report what went wrong."""
-        for lane, future in list(self._lanes.items()):
-            if future.done():
-                del self._lanes[lane]
-                error = future.exception()
-                if error is not None:
-                    sys.stderr.write(f"{lane}: {type(error).__name__}: {error}\n")
 
     def _start(self, lane: str, work: Callable[..., None], *arguments: Any) -> None:
         """Do some work in a lane, unless it is busy."""

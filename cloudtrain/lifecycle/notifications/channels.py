@@ -108,7 +108,6 @@ class Channel(NamedTuple):
     table: Notify
 
     def wants(self, kind: str) -> bool:
-        """Return whether the channel gets events of this kind."""
         return kind in self.table.events
 
     def resolved(self, environ: Mapping[str, str]) -> Notify:

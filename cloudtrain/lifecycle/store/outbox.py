@@ -7,11 +7,13 @@ triggers in `migrations.sql`. Its name for an event is `RUN/EVENT/ATTEMPT`.
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from cloudtrain.plans.progress import Notice
+
+if TYPE_CHECKING:
+    import sqlite3
 
 _MOST = 20
 """Events of one sort and run that are recorded: a script can report an alert in each step."""

@@ -8,14 +8,16 @@ the target refused it, the approval serves again until it expires.
 from __future__ import annotations
 
 import json
-import sqlite3
 import zlib
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cloudtrain.errors import PersonNeeded, UsageError
 from cloudtrain.lifecycle.store.records import as_amount
+
+if TYPE_CHECKING:
+    import sqlite3
 
 
 class Gate(NamedTuple):
@@ -103,17 +105,13 @@ class Plans:
             f" WHERE runs.state NOT IN ({_ENDED})"
             f" AND (sweeps.state IS NULL OR sweeps.state IN ({_ENDED}))"
         ).fetchone()[0]
-        if active + runs <= most:
-            return
-        message = (
-            f"{active:.0f} paid runs have not ended, this would be {runs} more, and "
-            f"`max_parallel` is {most}"
-        )
-        raise UsageError(
-            message,
-            hint="`cloudtrain ps --active` asks how they are; `cloudtrain stop NAME` ends one",
-            code="CT926",
-        )
+        if active + runs > most:
+            message = (
+                f"{active:.0f} paid runs have not ended, this would be {runs} more, and "
+                f"`max_parallel` is {most}"
+            )
+            hint = "`cloudtrain ps --active` asks how they are; `cloudtrain stop NAME` ends one"
+            raise UsageError(message, hint=hint, code="CT926")
 
     def give_back(self, run: str) -> None:
         """Record that nothing was sent as `run`."""
@@ -161,7 +159,6 @@ class Plans:
         return plans
 
     def approve(self, sha256: str, until: float) -> None:
-        """Approve a plan that has not been sent."""
         self._db.execute(
             "UPDATE plans SET until = ? WHERE sha256 = ? AND run IS NULL", (until, sha256)
         )

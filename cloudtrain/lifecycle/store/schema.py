@@ -66,7 +66,10 @@ def open_store(folder: Path) -> Iterator[Store]:
     except (OSError, sqlite3.Error) as error:
         raise unusable(folder, error) from error
     with translate_errors(folder), closing(db):
-        _write_ahead(db, folder)
+        if db.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+            # SQLite does not wait for other processes during the switch to write-ahead logging
+            with _locked(folder):
+                db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = FULL")
         _check_version(db, folder)
         migrate(db)
@@ -192,15 +195,6 @@ def _salt_at(db: sqlite3.Connection, location: str, salt_if_new: str) -> str:
     if recorded != location:
         return salt_of_moved_store(salt, location)
     return str(salt)
-
-
-def _write_ahead(db: sqlite3.Connection, folder: Path) -> None:
-    """Switch the database to write-ahead logging. A lock on `folder` lets only one process do this
-    at a time, because SQLite does not wait for other processes during the switch."""
-    if db.execute("PRAGMA journal_mode").fetchone()[0] == "wal":
-        return
-    with _locked(folder):
-        db.execute("PRAGMA journal_mode = WAL")
 
 
 def _check_version(db: sqlite3.Connection, folder: Path) -> None:

@@ -78,7 +78,6 @@ class RunRecord:
 
     @property
     def ref(self) -> RunRef:
-        """The run's reference."""
         return RunRef(self.target, self.place or "", self.name)
 
     @property
@@ -118,21 +117,18 @@ class RunRecord:
         for an unreadable state, and a run with unreadable dates counts as new, so that nothing
         removes it."""
         values: dict[str, Any] = {}
-        known_times = []
-
         for name, value in zip(_FIELDS, row, strict=True):
-            if name in ("created", "started", "ended"):
-                values[name] = as_amount(value)
-                if values[name] is not None:
-                    known_times.append(values[name])
+            known = value
+            if name in _TIMES:
+                known = as_amount(value)
             elif name in ("counter", "seq"):
-                values[name] = value if isinstance(value, int) else 0
-            elif value is None or type(value) is str:
-                values[name] = value
-            else:
-                values[name] = as_text(value)
+                known = value if isinstance(value, int) else 0
+            elif value is not None and type(value) is not str:
+                known = as_text(value)
+            values[name] = known
 
-        values["created"] = next(iter(known_times), now)
+        known_times = filter(None, map(values.get, _TIMES))
+        values["created"] = next(known_times, now)
         if values["stage"] not in STAGES:
             values["stage"] = "reported"
         if values["state"] not in _STATES:
@@ -161,6 +157,7 @@ _DAY = 24 * 3600.0
 """The seconds over which a cap adds up the submissions."""
 
 _FIELDS = tuple(field.name for field in fields(RunRecord))
+_TIMES = ("created", "started", "ended")
 _COLUMNS = ", ".join(_FIELDS)
 _OF_A_RUN = ("written", "origins", "labels", "sent", "money", "annotations")
 """Tables with rows that belong to a run."""
@@ -319,7 +316,6 @@ class Store:
                 self._delete(name, "runs", *_OF_A_RUN, "journal")
 
     def was_removed(self, name: str) -> bool:
-        """Return whether a run with exactly that name was removed."""
         rows = self._db.execute("SELECT 1 FROM removed WHERE name = ?", (name,))
         return rows.fetchone() is not None
 
@@ -494,14 +490,12 @@ class Store:
     def count(self) -> int:
         """Return the number of runs without the trials of sweeps."""
         query = f"SELECT count(*) FROM runs WHERE {_NO_TRIAL}"
-        count: int = self._db.execute(query).fetchone()[0]
-        return count
+        return int(self._db.execute(query).fetchone()[0])
 
     @property
     def revision(self) -> int:
         """The number of changes of runs so far."""
-        revision: int = self._db.execute("SELECT newest FROM revisions").fetchone()[0]
-        return revision
+        return int(self._db.execute("SELECT newest FROM revisions").fetchone()[0])
 
     def folders(self, changed_since: int | None) -> dict[str, str]:
         """Return the folder that each run was submitted from, by the run's name. With
@@ -540,7 +534,6 @@ class Store:
         return rows or self._select(f"{begins} {newest}", values)
 
     def with_key(self, key: str) -> list[RunRecord]:
-        """Return the runs with exactly that key, newest first."""
         return self._select("WHERE key = ? ORDER BY seq DESC", (key,))
 
     def of_sweep(self, beginning: str) -> list[RunRecord]:
@@ -644,7 +637,8 @@ class Store:
             "SELECT kind, key, value FROM labels WHERE name = ? ORDER BY kind, key", (name,)
         )
         found = tuple(Label(*map(as_text, label)) for label in labels)
-        return Origin(*map(as_text, row or NOWHERE[:3]), found)
+        folder, project, terminal = map(as_text, row or NOWHERE[:3])
+        return Origin(folder, project, terminal, found)
 
     def unfinished(self) -> list[RunRecord]:
         """Return the runs whose submission has not reached stage `reported`: it is in progress, or
@@ -685,7 +679,7 @@ class Store:
             if reached == stage:
                 now = self._clock()
                 return now.least_elapsed_since(moment) if at_least else now.elapsed_since(moment)
-        return float("inf")
+        return inf
 
     def lock(self, name: str) -> ProcessLock | None:
         """Take the lock of a submission. Return None if another process holds the lock. A held lock
