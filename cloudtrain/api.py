@@ -29,7 +29,7 @@ from cloudtrain.errors import (
 from cloudtrain.job.file import load_job as load
 from cloudtrain.job.model import revalidate
 from cloudtrain.job.training import BUNDLED, TrainingJob
-from cloudtrain.lifecycle.preparing.prepare import PlaceOf, Ready, prepare
+from cloudtrain.lifecycle.preparing.prepare import PlaceOf, Ready, nowhere, prepare
 from cloudtrain.plans.plan import Plan
 from cloudtrain.plans.states import AFTER, CAPACITY, SWEEP
 from cloudtrain.rules.job import not_asked
@@ -410,6 +410,7 @@ def _where(job: AnyJob | Sweep, target: AnyTarget, profile: str | None) -> Where
 def _prepare(
     job: AnyJob | Sweep, place: Where, ignore: Sequence[str], place_of: PlaceOf | None
 ) -> Ready | ReadyList | ReadySweep:
+    place_of = place_of or nowhere
     # most commands get a job, and need no module about sweeps
     if getattr(job, "kind", None) != "sweep":
         if getattr(job, "capacity", None) is not None and "capacity" in place.target.parts:

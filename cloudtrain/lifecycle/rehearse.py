@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from math import inf, isfinite, isnan
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -239,7 +240,6 @@ class Comparison:
 
     @property
     def largest_difference(self) -> float:
-        """The largest difference of all compared values."""
         distances = [_distance(pair.whole, pair.found) for pair in self._pairs(self.joined)]
         return max(distances, default=0.0)
 
@@ -355,10 +355,8 @@ def curve_of(
 
 def loss_names(reports: Iterable[Mapping[str, float]]) -> tuple[str, ...]:
     """Return the metrics whose names end with `loss`, such as `train_loss` or `val/loss`."""
-    names: dict[str, None] = {}
-    for report in reports:
-        names |= dict.fromkeys(name for name in report if name.lower().endswith("loss"))
-    return tuple(names)
+    names = dict.fromkeys(chain.from_iterable(reports))
+    return tuple(name for name in names if name.lower().endswith("loss"))
 
 
 def _distance(one: float, other: float) -> float:
@@ -580,7 +578,7 @@ def _choose_metrics(
     whole: Run, reports: Sequence[Mapping[str, float]], choice: Sequence[str]
 ) -> tuple[str, ...]:
     """Return the metrics to compare: those in `choice`, or all losses if `choice` is empty."""
-    options = dict.fromkeys(name for report in reports for name in report)
+    options = dict.fromkeys(chain.from_iterable(reports))
     options.pop("step", None)
     if not options:
         message = f"`{whole.name}` reported no metrics, but a rehearsal compares losses"

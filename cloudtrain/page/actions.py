@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from cloudtrain.errors import UsageError
+from cloudtrain.lifecycle.runs.costs import is_free
 from cloudtrain.lifecycle.runs.find import run as find_run
-from cloudtrain.lifecycle.runs.overview import is_free, move_in_queue
+from cloudtrain.lifecycle.runs.overview import move_in_queue
 from cloudtrain.lifecycle.runs.run import ChainedRun, Run
 from cloudtrain.lifecycle.runs.sweep import sweep_of
 

@@ -16,15 +16,11 @@ from typing import Any
 
 from cloudtrain.api import diff
 from cloudtrain.errors import CloudtrainError, RunNotFound, UsageError
+from cloudtrain.lifecycle.runs.costs import is_free
 from cloudtrain.lifecycle.runs.find import run as find_run
-from cloudtrain.lifecycle.runs.overview import (
-    is_free,
-    previous_of,
-    status_document,
-    trials_document,
-)
+from cloudtrain.lifecycle.runs.overview import previous_of, status_document
 from cloudtrain.lifecycle.runs.run import ChainedRun, Run
-from cloudtrain.lifecycle.runs.sweep import SweepRun
+from cloudtrain.lifecycle.runs.sweep import SweepRun, sweep_document
 from cloudtrain.page.feed import pause_of
 from cloudtrain.page.forms import document_data
 from cloudtrain.plans.progress import PLACES, RunStatus, best_of
@@ -66,7 +62,7 @@ def details(run: Run, status: RunStatus) -> dict[str, Any]:
     trials = run.trials()
     objective = run.objective
     best = best_of(trials, objective)
-    answer["status"] = document_data(trials_document(run, status, trials))
+    answer["status"] = document_data(sweep_document(run, status, trials))
     answer["trials"] = [trial.row() for trial in trials]
     answer["objective"] = None if objective is None else objective.metric
     answer["best"] = None if best is None else best.number

@@ -356,7 +356,7 @@ def test_a_target_without_secrets(install: Callable[..., Path], run: Run, packag
     done = run("plan", "job.yaml", "--target", "deck")
     assert (
         done.returncode,
-        "the secret `TOKEN` has no location on the deck [CT072]" in done.stderr,
+        "the secret `TOKEN` has no location that the deck can read [CT072]" in done.stderr,
     ) == (2, True)
     assert "remove it: jobs on the deck get no secrets from cloudtrain" in done.stderr
     job.write_text(JOB + f"environment: {{variables: {{HF_TOKEN: hf_{'aB3dE5gH7j' * 4}}}}}\n")

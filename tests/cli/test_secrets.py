@@ -134,8 +134,8 @@ def test_a_file_that_others_may_read_is_refused(cli: Cli, folder: Path) -> None:
     [
         (VALUE, "CT070", "must be the location of its value"),
         (f"{{local: {VALUE!r}}}".replace("\\'", ""), "CT070", "the location of its value"),
-        ("{sagemaker: 'ssm:/hf'}", "CT072", "has no location on this machine"),
-        ("secretsmanager:hf", "CT072", "cannot be read on this machine from `secretsmanager:hf`"),
+        ("{sagemaker: 'ssm:/hf'}", "CT072", "has no location that this machine can read"),
+        ("secretsmanager:hf", "CT072", "has no location that this machine can read"),
     ],
 )
 def test_what_is_no_place_is_refused(

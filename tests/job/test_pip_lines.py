@@ -12,7 +12,7 @@ import pytest
 
 from cloudtrain.errors import JobError
 from cloudtrain.job.pip_file import PipFile
-from cloudtrain.lifecycle.preparing.installable import check_lines
+from cloudtrain.lifecycle.preparing.environment import check_lines
 from cloudtrain.machines.contents import Contents
 
 HASH = "0a" * 32

@@ -203,8 +203,8 @@ def _print_sweep(run: Run, status: RunStatus, *, as_json: bool, short: bool) -> 
 
     sweep = sweep_of(run)
     trials = sweep.trials()
-    cost = sweep.cost(status, trials)
     if as_json:
+        cost = sweep.cost(status, trials)
         data = status_json(run, status)
         data |= {"cost": None, "cost_left": None}
         if cost is not None:
@@ -214,8 +214,7 @@ def _print_sweep(run: Run, status: RunStatus, *, as_json: bool, short: bool) -> 
 
     more = {"sweep": run.job_name, "continues": sweep.continues, "folder": run.directory}
     rows = {name: str(value) for name, value in more.items() if value is not None}
-    page = sweep_document(run.name, str(run.ref), status, trials, sweep.objective, rows, cost)
-    show(page, sys.stdout)
+    show(sweep_document(sweep, status, trials, rows), sys.stdout)
 
 
 def wait_command(

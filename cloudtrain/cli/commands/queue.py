@@ -59,7 +59,7 @@ def queue(
         return
     from cloudtrain.lifecycle.runs.find import queue_of
 
-    runs = queue_of(target or load_settings().default_target, read_environment()).queue()
+    runs = queue_of(target or load_settings().default_target).queue()
     if json:
         rows = [{"name": run.ref.name, **run._asdict(), "ref": str(run.ref)} for run in runs]
         print_json(rows)
@@ -155,7 +155,7 @@ def _queue_of(run: Run) -> KeepsQueue:
         )
         message = f"`{run.name}` is a sweep, and only its trials wait in the queue"
         raise UsageError(message, hint=hint, code="CT940")
-    return queue_of(run.target, read_environment())
+    return queue_of(run.target)
 
 
 @options.silent

@@ -28,7 +28,6 @@ from cloudtrain.lifecycle.sweeps.service import trial_name
 from cloudtrain.machines.spending import Spending
 from cloudtrain.plans.plan import Finding, Level, Plan
 from cloudtrain.plans.states import CAPACITY, RunRef
-from cloudtrain.system.git import Commit
 from cloudtrain.system.plugins import has_part, part
 from cloudtrain.targets.capacity import CapacityWords
 from cloudtrain.targets.common.compiling import run_name, submission_key
@@ -43,7 +42,7 @@ _OF_ONE_ENTRY = ("target", "run", "cost")
 
 
 def prepare_list(
-    job: TrainingJob, where: Where, *, ignore: Sequence[str], place_of: PlaceOf | None
+    job: TrainingJob, where: Where, *, ignore: Sequence[str], place_of: PlaceOf
 ) -> ReadyList:
     """Prepare every entry of a list for compiling.
 
@@ -104,10 +103,10 @@ def _changed(job: TrainingJob, alternative: Alternative, where: Where) -> Traini
 def _misplaced(entries: Sequence[Ready]) -> list[Problem]:
     """Return a problem for each entry that would never be reached, or that is there twice."""
     problems = []
-    keys = [entry.key for entry in entries]
+    first_with = dict[str, int]()
     for index, entry in enumerate(entries):
         path = ("capacity", "alternatives", index - 1)
-        first = keys.index(entry.key)
+        first = first_with.setdefault(entry.key, index)
         if first < index:
             message = f"try {index + 1} sends the same as try {first + 1}"
             problems.append(
@@ -167,17 +166,16 @@ class ReadyList:
 
     @property
     def service(self) -> CapacityService:
-        """The service for lists."""
-        return self.service_keeping(Commit(None, None), JobSource())
+        return self.service_keeping(JobSource())
 
-    def service_keeping(self, commit: Commit, source: JobSource) -> CapacityService:
-        """Return the service for lists, which records the commit and the file with each try."""
+    def service_keeping(self, source: JobSource) -> CapacityService:
+        """Return the service for lists, which records the job's source with each try."""
         here = self.where.here
         trees = [entry.tree for entry in self.entries]
         return CapacityService(
             here.environ,
             here.state_dir,
-            order_of=lambda plan: self.order(plan, commit, source),
+            order_of=lambda plan: self.order(plan, source),
             trees=trees,
         )
 
@@ -212,9 +210,13 @@ class ReadyList:
         submitter = self.where.here.submitter
         name = run_name(self.original.name, self.key, submitter, salt, counter)
         plans = self.plans(name, is_asked=is_asked)
-        notes = dict.fromkeys(note for plan in plans for note in plan.notes)
-        settings = dict.fromkeys(file for plan in plans for file in plan.settings)
-        hidden = dict.fromkeys(secret for plan in plans for secret in plan.hidden)
+        notes = dict[str, None]()
+        settings = dict[str, None]()
+        hidden = dict[str, None]()
+        for plan in plans:
+            notes |= dict.fromkeys(plan.notes)
+            settings |= dict.fromkeys(plan.settings)
+            hidden |= dict.fromkeys(plan.hidden)
         whole = self._whole(name, plans)
         numbers = [plan.numbers for plan in plans]
         dearest = max(numbers, key=lambda item: inf if item.per_hour is None else item.per_hour)
@@ -255,10 +257,10 @@ class ReadyList:
         every = [entry.spending(its) for entry, its in zip(self.entries, plans, strict=True)]
         return max(every, key=lambda item: inf if item.most is None else item.most)
 
-    def record(self, plan: Plan, commit: Commit, source: JobSource) -> JobRecord:
+    def record(self, plan: Plan, source: JobSource) -> JobRecord:
         """Return the record of the list. Its hourly price is left out, because each try has its own
         record."""
-        records = self._records(plan, commit, source)
+        records = self._records(plan, source)
         shown = replace(plan, processes=()).to_dict()
         del shown["processes"]
         for row, record in zip(shown["request"]["tries"], records, strict=True):
@@ -266,16 +268,16 @@ class ReadyList:
         fields = {**records[0].job, "capacity": fields_of(self.original)["capacity"]}
         return records[0]._replace(job=fields, plan=shown, hourly=None)
 
-    def _records(self, plan: Plan, commit: Commit, source: JobSource) -> list[JobRecord]:
+    def _records(self, plan: Plan, source: JobSource) -> list[JobRecord]:
         records = []
         for entry, its_plan in zip(self.entries, self.plans(plan.run_name), strict=True):
-            records.append(keep_plan(entry, entry.original, its_plan, commit, source))
+            records.append(keep_plan(entry, entry.original, its_plan, source))
         return records
 
-    def order(self, plan: Plan, commit: Commit, source: JobSource) -> Order:
+    def order(self, plan: Plan, source: JobSource) -> Order:
         """Return what the watcher of the list needs."""
         plans = self.plans(plan.run_name)
-        records = self._records(plan, commit, source)
+        records = self._records(plan, source)
         tries = []
         after = dict[RunRef, None]()
         for index, entry in enumerate(self.entries):

@@ -25,7 +25,7 @@ from cloudtrain.lifecycle.past.sent import (
 )
 from cloudtrain.lifecycle.preparing.prepare import Ready
 from cloudtrain.lifecycle.store.records import JobRecord, KeptFile
-from cloudtrain.lifecycle.store.store import RunRecord, Store
+from cloudtrain.lifecycle.store.store import Store
 from cloudtrain.plans.comparison import ABSENT, Change, FileChange, changes_between, file_changes
 from cloudtrain.plans.document import Block, Document, Heading, Lines, Notice, Table
 from cloudtrain.plans.plan import Plan, Printable, map_texts
@@ -34,7 +34,6 @@ from cloudtrain.plans.states import RunRef
 from cloudtrain.plans.status import PROGRESS, duration_of, number
 from cloudtrain.signals.main_metric import goal_of, summary_of
 from cloudtrain.signals.rows import Column
-from cloudtrain.system.git import Commit
 from cloudtrain.targets.registry import service_of, target_of
 from cloudtrain.targets.settings import Settings, read_environment
 
@@ -80,9 +79,23 @@ def changes_since_last(store: Store, ready: Ready, plan: Plan) -> Changes | None
     if record is None or record.kind == SWEEP:
         return None
 
-    changes = list(_target_changes(last, record, ready))
+    changes = []
+    old_settings = dict(record.settings)
+    new_settings = settings_fields(ready.where.settings)
+    if old_settings.get("type") != new_settings["type"]:
+        changes.append(Change(("target",), last.target, ready.where.target.name))
+    elif "settings" not in record.hidden:
+        changes += changes_between(old_settings, new_settings)
     changes += changes_between(record.job, shown_fields(ready, plan))
-    files = _file_changes(last, record, ready)
+
+    files: Iterable[FileChange] = ()
+    if record.bundle != ready.tree.sha256 and record.files:
+        before = Side("", record.plan, record, ref=last.ref)
+        after = Side("", {}, tree=ready.tree)
+        # lines are compared if both codes are on this machine and small
+        is_here = "folder" in target_of(last.target).parts
+        is_quick = is_here and ready.tree.identity.size < _QUICK
+        files = _code_changes(before, after, ready.where.here if is_quick else None, [])
     return Changes(last.name, tuple(changes), tuple(files))
 
 
@@ -93,29 +106,6 @@ def shown(value: Any) -> str:
     # quotes show where an empty text or one with spaces at its ends begins and ends
     needs_no_quotes = isinstance(value, str) and value and value.strip() == value
     return shortened(value if needs_no_quotes else json.dumps(value), _LONGEST)
-
-
-def _target_changes(last: RunRecord, record: JobRecord, ready: Ready) -> Iterator[Change]:
-    """Yield the change of the target, or if it is the same, the changes of its settings."""
-    before = dict(record.settings)
-    after = settings_fields(ready.where.settings)
-    if before.get("type") != after["type"]:
-        yield Change(("target",), last.target, ready.where.target.name)
-        return
-    if "settings" not in record.hidden:
-        yield from changes_between(before, after)
-
-
-def _file_changes(last: RunRecord, record: JobRecord, ready: Ready) -> Iterator[FileChange]:
-    """Yield the files that changed since the run `last`. Their lines are compared only if both
-    codes are on this machine and small."""
-    if record.bundle == ready.tree.sha256 or not record.files:
-        return
-    before = Side("", record.plan, record, ref=last.ref)
-    after = Side("", {}, tree=ready.tree)
-    is_here = "folder" in target_of(last.target).parts
-    is_quick = is_here and ready.tree.identity.size < _QUICK
-    yield from _code_changes(before, after, ready.where.here if is_quick else None, [])
 
 
 _NAME = "RUN-NAME"
@@ -147,7 +137,7 @@ class Side:
     def of_job(cls, title: str, ready: Ready) -> Side:
         """Return the side that describes a job as a submit would send it."""
         plan = ready.plan(1, "")
-        record = keep_plan(ready, ready.original, plan, Commit(None, None), JobSource())
+        record = keep_plan(ready, ready.original, plan, JobSource())
         return cls(title, record.plan, record, tree=ready.tree)
 
     @property
@@ -158,7 +148,6 @@ class Side:
 
     @property
     def bundle(self) -> str | None:
-        """The hash of the code."""
         if self.record is not None:
             return self.record.bundle
         for upload in self.plan.get("uploads", ()):
@@ -206,9 +195,8 @@ class Difference(Printable):
     @property
     def equal(self) -> bool:
         """Whether the two sides are equal."""
-        if self.target or self.job or self.request or self.code:
-            return False
-        return self._same_code
+        has_changes = self.target or self.job or self.request or self.code
+        return self._same_code and not has_changes
 
     @property
     def _same_code(self) -> bool:

@@ -53,12 +53,13 @@ if TYPE_CHECKING:
 
 
 class JobSource(NamedTuple):
-    """A job as the user wrote it: its file and the overrides. The default is a job that was written
-    in Python."""
+    """A job as the user wrote it: its file, the overrides, and the commit of its code. The default
+    is a job that was written in Python, outside of a repository."""
 
     file: str | None = None
     text: str | None = None
     overrides: Sequence[str] = ()
+    commit: Commit = Commit(None, None)
 
     def overridden_secrets(self) -> Iterator[str]:
         """Yield the secrets in the overrides and in the job file. The final job may lack them,
@@ -105,9 +106,7 @@ class JobSource(NamedTuple):
         return None
 
 
-def keep_plan(
-    ready: Ready, job: AnyJob | Sweep, plan: Plan, commit: Commit, source: JobSource
-) -> JobRecord:
+def keep_plan(ready: Ready, job: AnyJob | Sweep, plan: Plan, source: JobSource) -> JobRecord:
     """Return the record of the plan of a job or sweep. For a sweep, `ready` is its first trial. The
     trial's fields and hourly price are left out, because each trial has its own record."""
     kind = kind_of_job(job)
@@ -137,10 +136,10 @@ def keep_plan(
         text=source.hidden_text(secrets),
         overrides=tuple(overrides),
         settings=secrets.hidden(raw["settings"]),
-        commit=commit.commit,
-        branch=commit.branch,
-        dirty=commit.dirty,
-        difference=commit.difference,
+        commit=source.commit.commit,
+        branch=source.commit.branch,
+        dirty=source.commit.dirty,
+        difference=source.commit.difference,
         hidden=tuple(hidden),
     )
 

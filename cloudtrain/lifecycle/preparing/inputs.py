@@ -12,14 +12,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from pathlib import Path
-from shlex import quote
 from typing import TYPE_CHECKING, NamedTuple
 
 from cloudtrain.code.data import UnreadableData, read_data
 from cloudtrain.code.files import escape_path
-from cloudtrain.documents.document import Unreadable, read_document, read_text
 from cloudtrain.errors import (
     CloudtrainError,
     JobError,
@@ -31,7 +27,6 @@ from cloudtrain.errors import (
     join_names,
 )
 from cloudtrain.job.data import Input, RunInput, is_local_path, run_input
-from cloudtrain.job.file import SUFFIXES
 from cloudtrain.job.model import format_size
 from cloudtrain.lifecycle.store.schema import read_store
 from cloudtrain.lifecycle.store.store import NEWEST, SENT, RunRecord, Store
@@ -52,9 +47,6 @@ if TYPE_CHECKING:
 _SEARCHED_RUNS = 200
 """Number of the newest runs that are searched for `last`."""
 
-_SEARCHED_FILES = 200
-"""Maximum number of files in a folder that are searched for the job of a name."""
-
 
 class Awaited(NamedTuple):
     """An input from a run that was unfinished when its state was last recorded."""
@@ -73,11 +65,11 @@ def resolve_run_inputs(
     notes: list[str] = []
     awaited: list[Awaited] = []
     with read_store(settings.state_dir) as store:
-        search = _Search(store, target, settings, job.folder or settings.cwd)
+        search = _Search(store, target, settings)
         for name, item in job.inputs.items():
-            reference = item.of(target)
-            source = None if reference is None else run_input(reference)
-            if reference is None or source is None:
+            reference = item.of(target) or ""
+            source = run_input(reference)
+            if source is None:
                 continue
             path = ("inputs", name, target)
             try:
@@ -115,13 +107,11 @@ def states_of(awaited: Sequence[Awaited], settings: Settings) -> dict[RunRef, Ru
 
 
 class _Search(NamedTuple):
-    """Resolves the NAME of a `run:NAME` input to a run on one target. `folder` is the folder of the
-    job's file."""
+    """Resolves the NAME of a `run:NAME` input to a run on one target."""
 
     store: Store
     target: str
     settings: Settings
-    folder: Path
 
     def find(self, name: str) -> tuple[RunRecord, RunState]:
         """Return the run that a name stands for, and the run's last known state."""
@@ -192,34 +182,11 @@ class _Search(NamedTuple):
         return [row for row in sent if not row.key.startswith(CAPACITY)]
 
     def _suggest(self, name: str) -> str:
-        """Return a hint for a name that no run has: the file of the job with this name, or similar
-        names."""
-        file = _file_of_job(name, self.folder)
-        if file is not None:
-            path = os.path.relpath(file, self.settings.cwd)
-            return f"run it there first: `cloudtrain submit {quote(path)} --target {self.target}`"
+        """Return a hint for a name that no run has."""
         rows = self._on_target(self.store.newest(limit=_SEARCHED_RUNS))
-        names = [row.job_name for row in rows] + [row.name for row in rows]
-        similar = did_you_mean(name, list(dict.fromkeys(names))[:8])
+        names = dict.fromkeys(row.job_name for row in rows)
+        similar = did_you_mean(name, list(names)[:8])
         return similar or f"submit a job of that name with `--target {self.target}`"
-
-
-def _file_of_job(name: str, folder: Path) -> Path | None:
-    """Return the first file in a folder that describes a job or a sweep of this name; None if there
-    is none."""
-    try:
-        files = [path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES]
-    except OSError:
-        return None
-    for file in sorted(files)[:_SEARCHED_FILES]:
-        with suppress(OSError, Unreadable):
-            text = read_text(file)
-            if name not in text:
-                continue
-            data = read_document(text, SUFFIXES[file.suffix.lower()]).data
-            if isinstance(data, dict) and data.get("name") == name:
-                return file
-    return None
 
 
 def _place_of(store: Store, row: RunRecord, source: RunInput) -> str:
@@ -390,24 +357,18 @@ def with_secret_places(
         candidates.append(target_of(emulated))
 
     for name, secret in job.environment.secrets.items():
-        wrong = []
         for candidate in candidates:
-            place = secret.of(candidate.name)
-            if place and place.partition(":")[0] in candidate.facts.secrets:
+            place = secret.of(candidate.name) or ""
+            if place.partition(":")[0] in candidate.facts.secrets:
                 places[name] = place
                 break
-            if place:
-                wrong.append(place)
         else:
-            what = f"has no location on {target.title}"
-            if wrong:
-                what = f"cannot be read on {target.title} from `{wrong[0]}`"
             hint = f"remove it: jobs on {target.title} get no secrets from cloudtrain"
             if target.facts.secrets:
                 example = next(iter(target.facts.secrets.values())).replace("NAME", name)
                 hint = f'write `environment.secrets.{name}: {{{target.name}: "{example}"}}`'
-            path = ("environment", "secrets", name)
-            problems.append(Problem(path, f"the secret `{name}` {what}", hint, code="CT072"))
+            message = f"the secret `{name}` has no location that {target.title} can read"
+            problems.append(Problem(("environment", "secrets", name), message, hint, code="CT072"))
     if problems:
         raise JobError(problems)
 

@@ -50,12 +50,12 @@ def lock(
     read_file = reader_of(Tree(folder, (), (), Bundle("", 0, 0)))
     texts = []
 
-    def read(path: str) -> str | None:
+    def read(path: str) -> str:
         text = re.sub(_LOGIN, "", read_file(path) or "")
         texts.append(text)
         return text
 
-    form = form_of(file, read(file) or "")
+    form = form_of(file, read(file))
     if form in ("uv", "pylock"):
         hint = f"name it in the job: `environment: {{requirements: {file}}}`"
         raise UsageError(f"`{file}` is a lock already", hint=hint, code="CT910")
@@ -188,5 +188,4 @@ def _packages_to_keep(blocks: Mapping[str, str], *, is_torch_held: bool) -> set[
 
 
 def _package_in(block: str) -> str:
-    name = re.split(r"[\s=@\[;]", block, maxsplit=1)[0]
-    return normal(name)
+    return normal(re.split(r"[\s=@\[;]", block, maxsplit=1)[0])

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from cloudtrain.code.files import below, content_hash, escape_path
 from cloudtrain.code.ignore import INCLUDE_FILE
@@ -57,7 +57,12 @@ NOTHING = "none"
 folder."""
 
 PlaceOf = Callable[[ValuePath], str | None]
-"""Maps the path of a value in the job to its position in the job's file."""
+"""Maps the path of a value in the job to its position in the job's file; None without one."""
+
+
+def nowhere(_: ValuePath) -> None:
+    """Return no position: the job is in no file."""
+
 
 _PLACE = r"(?s)(?P<file>.*):(?P<line>\d+):(?P<column>\d+)"
 """The position of a value in its file, as `PlaceOf` returns it. An override has no line."""
@@ -78,7 +83,7 @@ def prepare(
     where: Where,
     *,
     ignore: Sequence[str] = (),
-    place_of: PlaceOf | None = None,
+    place_of: PlaceOf = nowhere,
     tree: Tree | None = None,
 ) -> Ready:
     """Read the data that compile needs: the source folder, the data on this machine, and the
@@ -230,7 +235,7 @@ def _sent_target(where: Where) -> Target:
 
 
 def _place_data(
-    job: AnyJob, where: Where, place_of: PlaceOf | None
+    job: AnyJob, where: Where, place_of: PlaceOf
 ) -> tuple[AnyJob, tuple[Upload, ...], tuple[str, ...]]:
     """Return the job with data on this machine replaced by locations, the uploads, and notes for
     the plan."""
@@ -255,13 +260,15 @@ def _input_places(job: AnyJob, target: str) -> list[str | None]:
 def _code_of(job: AnyJob, here: Settings) -> tuple[AnyJob, Tree, tuple[str, ...]]:
     """Return three things: the job, with file names changed to those in the bundle; the tree of
     code files on disk; and notes for the plan."""
-    source = _source_of(job, here)
-    job, beside, notes = _environment_beside(job, source)
-    if source.file is not None:
-        beside = {source.file: str(source.folder / source.file), **beside}
+    folder, file = _source_of(job, here)
+    job, beside, notes = _environment_beside(job, folder, is_alone=file is not None)
+    if file:
+        beside = {file: str(folder / file), **beside}
 
-    declared = {} if source.alone else _declared_below(source.folder, job, here.state_dir)
-    tree = scan(source.folder, declared=declared, beside=beside, alone=source.alone)
+    declared = {}
+    if file is None:
+        declared = _declared_below(folder, job, here.state_dir)
+    tree = scan(folder, declared=declared, beside=beside, alone=file is not None)
     return job, tree, (*_code_notes(tree, beside), *notes)
 
 
@@ -331,7 +338,7 @@ class Ready:
     context: CompileContext
     tree: Tree
     ignore: Sequence[str] = ()
-    place_of: PlaceOf | None = None
+    place_of: PlaceOf = nowhere
     notes: tuple[str, ...] = ()
     awaited: tuple[Awaited, ...] = ()
     uploads: tuple[Upload, ...] = ()
@@ -384,7 +391,6 @@ class Ready:
 
     @property
     def service(self) -> Service:
-        """The service that sends requests to the target."""
         return self.where.service
 
     @cached_property
@@ -426,20 +432,18 @@ class Ready:
         draft = self._compile(self.context.after) if self.context.after else self.draft
         plan = draft.renamed(name)
         subject = replace(self._subject(plan), is_asked=is_asked)
-        findings = check_plan(subject, ignore=self.ignore)
-        placed = tuple(map(self._place, findings))
+        placed = tuple(map(self._place, check_plan(subject, ignore=self.ignore)))
+        reading = subject.reading
+        numbers = Numbers(0.0, 0.0, reading.longest_run)
+        if self.where.target.facts.is_paid:
+            most = spending_of(reading, self.times).most
+            numbers = Numbers(most, reading.machines.hourly, reading.longest_run)
         return replace(
             plan,
             findings=placed,
-            numbers=self._numbers(subject),
+            numbers=numbers,
             hidden=values_to_hide(self.work.view),
         )
-
-    def _numbers(self, subject: Subject) -> Numbers:
-        if not self.where.target.facts.is_paid:
-            return Numbers(0.0, 0.0, subject.reading.longest_run)
-        most = spending_of(subject.reading, self.times).most
-        return Numbers(most, subject.reading.machines.hourly, subject.reading.longest_run)
 
     def spending(self, plan: Plan) -> Spending:
         """Return the most that `times` requests like that of `plan` can spend."""
@@ -473,7 +477,12 @@ class Ready:
         if ask:
             answers = self.service.check(self.work.view, self.where.settings, plan)
             findings += [finding for finding in answers if finding.path not in unwritten]
-        findings += self._about_runs(waits)
+        for path, ref in self.awaited:
+            state = self._states[ref]
+            if state is not RunState.SUCCEEDED and path not in unwritten:
+                from cloudtrain.rules.job import not_succeeded
+
+                findings.append(not_succeeded(path, ref.name, state and state.value))
         shown = [self._place(finding) for finding in findings if finding.code not in ignored]
         return plan.with_findings((*plan.findings, *shown))
 
@@ -496,15 +505,6 @@ class Ready:
 
         return states_of(self.awaited, self.where.here)
 
-    def _about_runs(self, waits: Sequence[RunRef]) -> Iterable[Finding]:
-        """Yield a finding for each run that has not succeeded and is not in `waits`."""
-        for path, ref in self.awaited:
-            state = self._states[ref]
-            if state is not RunState.SUCCEEDED and ref not in waits:
-                from cloudtrain.rules.job import not_succeeded
-
-                yield not_succeeded(path, ref.name, None if state is None else state.value)
-
     def _compile(self, after: tuple[str, ...]) -> Plan:
         """Return the plan without its run name, which waits for the runs `after`."""
         context = self.context._replace(after=after)
@@ -512,22 +512,16 @@ class Ready:
             plan = self.where.target.compile(self.work, self.where.settings, context)
         except JobError as error:
             raise self.with_findings(error) from None
+        account = self.where.account
+        files = [*self.where.settings.settings_files, *getattr(account, "files", ())]
+        for correction in getattr(account, "overlay", None) or ():
+            if correction.target == plan.target:  # an instance type of the user's
+                files.append(correction.file)
         notes = (*plan.notes, *self.notes)
         uploads = (*plan.uploads, *self.uploads)
-        plan = replace(plan, notes=notes, settings=self._settings_files, uploads=uploads)
+        settings = tuple(dict.fromkeys(files))
+        plan = replace(plan, notes=notes, settings=settings, uploads=uploads)
         return plan if self.installation is None else self.installation.add_to(plan)
-
-    @property
-    def _settings_files(self) -> tuple[str, ...]:
-        """The files from which the target's settings, the account's settings and the user's
-        instance types come."""
-        settings = self.where.settings
-        account = self.where.account
-        files = [*settings.settings_files, *getattr(account, "files", ())]
-        for correction in getattr(account, "overlay", None) or ():
-            if correction.target == settings.type:
-                files.append(correction.file)
-        return tuple(dict.fromkeys(files))
 
     def with_findings(self, error: JobError) -> JobError:
         """Return the error with the problems in `error`, which compile raised, and the errors that
@@ -565,36 +559,29 @@ class Ready:
 
     def _place(self, finding: Finding) -> Finding:
         """Return the finding with its position in the job's file, and a hint in its syntax."""
-        finding = finding._replace(hint=_in_form(finding.hint, self.place_of))
-        if self.place_of is None or not finding.path:
-            return finding
-        return finding._replace(place=self.place_of(finding.path))
+        place = self.place_of(finding.path) if finding.path else None
+        return finding._replace(place=place, hint=_in_form(finding.hint, self.place_of))
 
 
-def located(problems: Sequence[Problem], place_of: PlaceOf | None) -> JobError:
+def located(problems: Sequence[Problem], place_of: PlaceOf) -> JobError:
     """Return the error with these problems, each with its position in the job's file, and a hint in
     the syntax of that file."""
     return JobError([_placed(problem, place_of) for problem in problems])
 
 
-def _placed(problem: Problem, place_of: PlaceOf | None) -> Problem:
+def _placed(problem: Problem, place_of: PlaceOf) -> Problem:
     problem = replace(problem, hint=_in_form(problem.hint, place_of))
-    place = None
-    if place_of is not None and problem.path and not problem.file:
-        place = place_of(problem.path)
-    if place is None:
-        return problem
-    match = re.fullmatch(_PLACE, place)
+    place = place_of(problem.path) if problem.path and not problem.file else None
+    match = re.fullmatch(_PLACE, place or "")
     if match is None:
-        return replace(problem, file=place)
+        return replace(problem, file=place or problem.file)
     line = int(match["line"])
     return replace(problem, file=match["file"], line=line, column=int(match["column"]))
 
 
-def _in_form(hint: str | None, place_of: PlaceOf | None) -> str | None:
+def _in_form(hint: str | None, place_of: PlaceOf) -> str | None:
     """Return the hint in the syntax of the job's file, which may be TOML or JSON."""
-    start = None if place_of is None else place_of(())
-    match = re.fullmatch(_PLACE, start or "")
+    match = re.fullmatch(_PLACE, place_of(()) or "")
     form = SUFFIXES.get(Path(match["file"]).suffix.lower(), "yaml") if match else "yaml"
     if form == "yaml":
         return hint
@@ -665,30 +652,24 @@ def _ways_to(address: str, root: str) -> Iterator[str]:
             yield link
 
 
-class _Source(NamedTuple):
-    """The location of the code. By default, the code is everything in `folder`. With `alone`, it is
-    only `file` in `folder`; a job without code has `alone` and no `file`."""
-
-    folder: Path
-    file: str | None = None
-    alone: bool = False
-
-
-def _source_of(job: AnyJob, settings: Settings) -> _Source:
-    """Return the location of a job's code: its folder, one file, or none."""
+def _source_of(job: AnyJob, settings: Settings) -> tuple[Path, str | None]:
+    """Return the folder of a job's code, and the only file in it that is code: None if all are,
+    empty if the job has no code."""
     if job.source_dir is None:
-        return _Source(job.folder or settings.cwd, alone=True)
+        return job.folder or settings.cwd, ""
     if job.source_dir.startswith(BUNDLED):
         from cloudtrain.code.bundled import script_path
 
-        return _Source(script_path(job.source_dir.removeprefix(BUNDLED)))
+        return script_path(job.source_dir.removeprefix(BUNDLED)), None
     place = Path(job.source_dir)
     if os.path.isfile(place):  # a method of Path raises if the name is too long
-        return _Source(place.parent, place.name, alone=True)
-    return _Source(place)
+        return place.parent, place.name
+    return place, None
 
 
-def _environment_beside(job: AnyJob, source: _Source) -> tuple[AnyJob, dict[str, str], list[str]]:
+def _environment_beside(
+    job: AnyJob, folder: Path, *, is_alone: bool
+) -> tuple[AnyJob, dict[str, str], list[str]]:
     """Find the conda file and the build folder of a job if they are outside of the code. Return the
     job with their names in the bundle, a mapping from these names to their locations, and notes for
     the plan."""
@@ -702,11 +683,10 @@ def _environment_beside(job: AnyJob, source: _Source) -> tuple[AnyJob, dict[str,
 
         name = os.path.normpath(path)
         is_outside = name.startswith("..") or os.path.isabs(name)
-        if not is_outside and not source.alone:
+        place = os.path.realpath(os.path.join(folder, name))
+        # compile reports a missing one with all other mistakes
+        if not (is_outside or is_alone) or not exists(place):
             continue
-        place = os.path.realpath(os.path.join(source.folder, name))
-        if not exists(place):
-            continue  # compile reports this with all other mistakes
 
         name = os.path.basename(place)
         changes[field] = name

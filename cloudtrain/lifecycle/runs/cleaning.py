@@ -39,8 +39,7 @@ def clean(state_dir: Path) -> None:
         _clean_environments(state_dir, are_used=bool(store.newest(states=UNFINISHED, limit=1)))
         for folder in _folders(state_dir / "runs"):
             if folder.name.endswith(LEFT_OVER) or store.was_removed(folder.name):
-                whole_name = folder.name.removesuffix(LEFT_OVER)
-                remove_folder(folder.with_name(whole_name))
+                remove_folder(folder.with_name(folder.name.removesuffix(LEFT_OVER)))
 
 
 def _folders(parent: Path) -> Iterator[Path]:
@@ -98,8 +97,10 @@ def remove_environments(keys: Sequence[str], state_dir: Path) -> None:
     runs = {item["key"]: item["runs"] for item in kept_environments(state_dir)}
     for key in keys:
         if key not in runs:
-            similar = did_you_mean(key, runs)
-            hint = similar or "`cloudtrain submit job.yaml --build-environment` builds one"
+            hint = (
+                did_you_mean(key, runs)
+                or "`cloudtrain submit job.yaml --build-environment` builds one"
+            )
             raise UsageError(f"there is no environment `{key}`", hint=hint, code="CT929")
         for name in runs[key]:
             state = run(name).state

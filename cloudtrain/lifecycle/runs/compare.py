@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
 from cloudtrain.documents import JsonMapping, JsonObject
@@ -154,10 +155,7 @@ class RunComparison(Printable):
 
 
 def _names_in(rows: Sequence[JsonMapping]) -> list[str]:
-    names: dict[str, None] = {}
-    for row in rows:
-        names |= dict.fromkeys(row)
-    return list(names)
+    return list(dict.fromkeys(chain.from_iterable(rows)))
 
 
 def _differing(rows: Sequence[JsonMapping], names: Sequence[str]) -> list[str]:

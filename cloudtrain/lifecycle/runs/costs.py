@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cloudtrain.lifecycle.store.records import Money
 from cloudtrain.machines.table import over
-from cloudtrain.plans.progress import RunStatus
+from cloudtrain.plans.progress import RunStatus, Trial
 from cloudtrain.targets.registry import usable_target
 
 if TYPE_CHECKING:
@@ -52,7 +52,6 @@ class Sum(NamedTuple):
 
     @classmethod
     def of(cls, group: str, costs: Sequence[RunCost]) -> Sum:
-        """Return the sum of these costs."""
         billed = [cost.billed for cost in costs if cost.billed is not None]
         estimated = [cost.estimated for cost in costs if cost.estimated is not None]
         free_runs = sum(cost.is_free for cost in costs)
@@ -70,7 +69,6 @@ class Sum(NamedTuple):
 
     @property
     def total(self) -> float:
-        """The sum of billed and estimated costs."""
         return self.billed + self.estimated
 
 
@@ -86,8 +84,7 @@ def cost_of(
     seconds since the epoch."""
     bill = money or Money()
     cost = RunCost(run.job_name, run.target, run.created, tags)
-    target = usable_target(run.target)
-    if target is not None and not target.facts.is_paid:
+    if is_free(run.target):
         return cost._replace(is_free=True)
 
     if status.billable_seconds is not None:
@@ -95,14 +92,29 @@ def cost_of(
     if bill.billable_seconds is not None:
         return cost._replace(billed=bill.amount)
 
-    has_ended = status.state.is_final
     if status.started is None:
-        return cost._replace(billed=0.0) if has_ended else cost._replace(estimated=0.0)
-    if bill.hourly is None or (has_ended and status.ended is None):
+        is_final = status.state.is_final
+        return cost._replace(billed=0.0) if is_final else cost._replace(estimated=0.0)
+    seconds = seconds_of(status, now)
+    if bill.hourly is None or seconds is None:
         return cost
-    end_time = now if status.ended is None else status.ended
-    seconds = max(0.0, end_time - status.started)
     return cost._replace(estimated=over(bill.hourly, seconds))
+
+
+def is_free(target: str) -> bool:
+    """Return whether runs on a target cost nothing, because its machines are not rented."""
+    known = usable_target(target)
+    return known is not None and not known.facts.is_paid
+
+
+def seconds_of(status: RunStatus | Trial, now: float) -> float | None:
+    """Return the seconds from the start of a run to its end, or to now; None if one is unknown."""
+    end = status.ended
+    if end is None and not status.state.is_final:
+        end = now
+    if status.started is None or end is None:
+        return None
+    return max(0.0, end - status.started)
 
 
 def grouping(by: str) -> Callable[[RunCost], str] | None:

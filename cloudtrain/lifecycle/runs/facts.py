@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtrain.documents import JsonObject
 from cloudtrain.errors import CloudtrainError
+from cloudtrain.lifecycle.runs.costs import seconds_of
 from cloudtrain.lifecycle.store.records import Money
 from cloudtrain.lifecycle.store.schema import read_store
-from cloudtrain.plans.progress import RunStatus
 from cloudtrain.signals.curves import Curve
 from cloudtrain.signals.main_metric import summary_of
 from cloudtrain.signals.rows import data_frame
@@ -45,7 +45,7 @@ def rows_of(runs: Iterable[Run]) -> tuple[list[JsonObject], list[Curve]]:
             "created": run.created,
             "started": status.started,
             "ended": status.ended,
-            "duration": _duration_of(status),
+            "duration": seconds_of(status, time.time()),
             "cost": money.get(run.name, Money()).amount,
         }
         for name, text in tags.get(run.name, {}).items():
@@ -66,15 +66,6 @@ def rows_of(runs: Iterable[Run]) -> tuple[list[JsonObject], list[Curve]]:
 def to_pandas(rows: list[JsonObject]) -> Any:
     """Return such rows as a pandas table, with times as timestamps in UTC."""
     return data_frame(rows, ("created", "started", "ended"))
-
-
-def _duration_of(status: RunStatus) -> float | None:
-    """Return the seconds from the start to the end, or to now; None if one is unknown."""
-    end = time.time() if status.ended is None else status.ended
-    has_unknown_end = status.ended is None and status.state.is_final
-    if status.started is None or has_unknown_end:
-        return None
-    return max(0.0, end - status.started)
 
 
 def _value(text: str) -> object:

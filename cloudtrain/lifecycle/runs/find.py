@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from cloudtrain.errors import (
@@ -39,7 +38,7 @@ from cloudtrain.plans.states import AFTER, CAPACITY, REHEARSAL, SWEEP, TUNER, Ru
 from cloudtrain.plans.status import duration_of, machine_text, news_text, state_cell
 from cloudtrain.targets.contract import KeepsQueue
 from cloudtrain.targets.registry import require_target, service_of
-from cloudtrain.targets.settings import Settings, read_environment
+from cloudtrain.targets.settings import read_environment
 from cloudtrain.targets.where import AnyTarget, Where
 from cloudtrain.targets.where import where as find_where
 
@@ -82,8 +81,10 @@ def run(name: str) -> Run:
         hint = "`cloudtrain ps` lists the remaining runs"
         raise RunNotFound(f"the run `{name}` was removed", hint=hint)
     if not rows:
-        similar = did_you_mean(name, [row.name for row in newest])
-        hint = similar or "submit a job first: `cloudtrain submit job.yaml`"
+        hint = (
+            did_you_mean(name, [row.name for row in newest])
+            or "submit a job first: `cloudtrain submit job.yaml`"
+        )
         raise RunNotFound(f"there is no run `{name}`", hint=hint)
 
     if len(rows) > 1:
@@ -296,10 +297,9 @@ def recover_if_needed() -> None:
             recover_submissions(store, lambda name: find_service(name, settings))
 
 
-def queue_of(target: str, settings: Settings) -> KeepsQueue:
-    """Return the queue of a target."""
+def queue_of(target: str) -> KeepsQueue:
     require_target(target)
-    service = service_of(target, settings)
+    service = service_of(target, read_environment())
     if not isinstance(service, KeepsQueue):
         hint = f"`cloudtrain ps --target {target}` shows the target's waiting runs"
         raise UsageError(f"`{target}` does not use cloudtrain's queue", hint=hint, code="CT902")
@@ -320,7 +320,7 @@ def _last(store: Store) -> tuple[list[RunRecord], str | None]:
     """Return a list with the run that `last` means, and the folder that the run was submitted from.
     The list is empty if no run exists. The folder is None if `last` means a run of the working
     directory, or one of this terminal from a folder inside it."""
-    here = origin_here(Path.cwd())
+    here = origin_here()
     newest = store.newest_from(here)
     if newest is not None:
         origin = store.origin_of(newest.name)

@@ -12,7 +12,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -76,23 +76,19 @@ def files_of(
     if folder == cache and own and needed is None:
         return written
 
-    found = cache / FOUND
     names = {name for file in own for name in file.names}
     sources = _Sources(service, ref, patterns, others, names, needed)
     is_here = folder not in (None, cache)
     with suppress(OSError):
         cache.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if not os.access(cache, os.W_OK):
-        with TemporaryDirectory(prefix=READING) as scratch:
-            _read_on(Path(scratch, FOUND), sources, is_here=is_here)
-            return [*written, *read_files(f"{scratch}/{FOUND}")]
-    lock = ProcessLock.take(cache / _LOCK, patience=_PATIENCE)
-    if lock is not None:  # otherwise, another command has found most of it
-        try:
-            _read_on(found, sources, is_here=is_here)
-        finally:
-            lock.release()
-    return [*written, *read_files(str(found))]
+    with ExitStack() as stack:
+        if not os.access(cache, os.W_OK):
+            cache = Path(stack.enter_context(TemporaryDirectory(prefix=READING)))
+        lock = ProcessLock.take(cache / _LOCK, patience=_PATIENCE)
+        if lock is not None:  # otherwise, another command has found most of it
+            stack.callback(lock.release)
+            _read_on(cache / FOUND, sources, is_here=is_here)
+        return [*written, *read_files(str(cache / FOUND))]
 
 
 class _Sources(NamedTuple):

@@ -4,25 +4,23 @@ with all that it knows of them, and the queue."""
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
-from cloudtrain.lifecycle.runs.costs import RunCost, cost_of
+from cloudtrain.lifecycle.runs.costs import RunCost, cost_of, is_free
 from cloudtrain.lifecycle.runs.find import kind_of, queue_of
 from cloudtrain.lifecycle.runs.run import Run
-from cloudtrain.lifecycle.runs.sweep import SweepRun, sweep_document
+from cloudtrain.lifecycle.runs.sweep import SweepRun
 from cloudtrain.lifecycle.store.records import Money
 from cloudtrain.lifecycle.store.schema import read_store
 from cloudtrain.lifecycle.store.store import RunRecord
 from cloudtrain.plans.document import Document
-from cloudtrain.plans.progress import QueuedRun, RunStatus, Trial
+from cloudtrain.plans.progress import QueuedRun, RunStatus
 from cloudtrain.plans.states import RunState
 from cloudtrain.plans.status import run_document
 from cloudtrain.system.files import STORE_FILE
-from cloudtrain.targets.registry import usable_target
 from cloudtrain.targets.settings import load_settings, read_environment
 
 
@@ -156,23 +154,17 @@ def store_marks() -> list[tuple[int, int]]:
     return marks
 
 
-def is_free(target: str) -> bool:
-    """Return whether runs on a target cost nothing, because its machines are not rented."""
-    known = usable_target(target)
-    return known is not None and not known.facts.is_paid
-
-
 def queue() -> list[QueuedRun]:
     """Return the queue of the default target: the started runs, then the waiting ones. Raises
     UsageError if the target has no queue of cloudtrain."""
-    return queue_of(load_settings().default_target, read_environment()).queue()
+    return queue_of(load_settings().default_target).queue()
 
 
 def move_in_queue(run: Run, *, before: Run | None, last: bool) -> None:
     """Move a waiting run before another, to the front, or to the end. Raises UsageError if one of
     the runs does not wait."""
     other = None if before is None else before.ref
-    queue_of(run.target, read_environment()).move(run.ref, before=other, last=last)
+    queue_of(run.target).move(run.ref, before=other, last=last)
 
 
 # Documents, as the commands print them.
@@ -181,12 +173,6 @@ def move_in_queue(run: Run, *, before: Run | None, last: bool) -> None:
 def status_document(run: Run, status: RunStatus) -> Document:
     """Return what `cloudtrain status` shows of a run."""
     return run_document(run.name, str(run.ref), status, {"job": run.job_name})
-
-
-def trials_document(sweep: SweepRun, status: RunStatus, trials: Sequence[Trial]) -> Document:
-    """Return what `cloudtrain status` shows of a sweep."""
-    cost = sweep.cost(status, trials)
-    return sweep_document(sweep.name, str(sweep.ref), status, trials, sweep.objective, {}, cost)
 
 
 def previous_of(run: Run) -> str | None:

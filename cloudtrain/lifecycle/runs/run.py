@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
+from math import inf
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -119,7 +120,6 @@ class Run:
         """Return a run that the target lists but this machine's store lacks, such as another user's
         run."""
         ref, status = listed_run
-        created = status.created if status.created is not None else status.started
         row = RunRecord(
             name=ref.name,
             target=ref.target,
@@ -129,7 +129,7 @@ class Run:
             stage="reported",
             state=status.state.value,
             reason=status.reason,
-            created=time.time() if created is None else created,
+            created=status.created or status.started or time.time(),
             started=status.started,
             ended=status.ended,
         )
@@ -344,8 +344,9 @@ class Run:
         patterns = self._job.get("metrics")
         if patterns == "none":
             patterns = {}
-        state_dir = self._settings.state_dir
-        return files_of(self._service, self.ref, state_dir, patterns, self._new_files)
+        return files_of(
+            self._service, self.ref, self._settings.state_dir, patterns, self._new_files
+        )
 
     def parts(self) -> list[Run]:
         """Return the runs that have metrics: this one, or the trials of a sweep."""
@@ -397,7 +398,7 @@ class Run:
             TargetError: the run did not end within `timeout` seconds, or the target did not answer
                 for some minutes. The run continues.
         """
-        deadline = float("inf") if timeout is None else time.monotonic() + timeout
+        deadline = inf if timeout is None else time.monotonic() + timeout
         answered = time.monotonic()
         pause = _FIRST_POLL
         while True:

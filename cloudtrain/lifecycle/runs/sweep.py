@@ -7,14 +7,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property, partial
+from itertools import chain
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from cloudtrain.documents import JsonMapping
 from cloudtrain.errors import CloudtrainError, PersonNeeded, RunNotFound, UsageError
 from cloudtrain.job.model import format_duration, value_text
 from cloudtrain.job.sweep import Objective
-from cloudtrain.lifecycle.runs.costs import cost_of
+from cloudtrain.lifecycle.runs.costs import cost_of, is_free, seconds_of
 from cloudtrain.lifecycle.runs.run import Run
 from cloudtrain.lifecycle.store.records import JobRecord, Outlay
 from cloudtrain.lifecycle.store.schema import open_store, read_store
@@ -38,7 +40,6 @@ from cloudtrain.plans.states import SWEEP, RunRef, RunState, service_name
 from cloudtrain.plans.status import run_document, state_cell
 from cloudtrain.signals.curves import Curve
 from cloudtrain.targets.contract import ByteProgress, Tuner
-from cloudtrain.targets.registry import target_of
 from cloudtrain.targets.settings import load_settings
 
 if TYPE_CHECKING:
@@ -72,8 +73,7 @@ class SweepRun(Run):
     def continues(self) -> str | None:
         """For a sweep of a service's tuner, the name of the earlier run that it continues, if any;
         otherwise None."""
-        record = self._kept()
-        return None if record is None else record.rerun_of
+        return self._kept().rerun_of
 
     def trials(self, *, running: bool = False) -> list[Trial]:
         """Return every trial that was started, by number, with its values and its result. With
@@ -98,8 +98,7 @@ class SweepRun(Run):
     def hourly(self) -> float | None:
         """The list price of a trial's instances in US dollars an hour; None if it is unknown, 0 on
         your own machines."""
-        record = self._kept()
-        return None if record is None else record.trial[0]
+        return self._kept().trial[0]
 
     @property
     def best(self) -> Trial | None:
@@ -190,7 +189,7 @@ class SweepRun(Run):
             UsageError: a cap does not allow it (CT073), or the person has not approved it (CT925).
         """
         has_ended = self.status().state.is_final
-        if not (more or has_ended) or not target_of(self.target).facts.is_paid:
+        if not (more or has_ended) or is_free(self.target):
             yield
             return
         from cloudtrain.lifecycle.submission.submit import outlay_of
@@ -203,11 +202,13 @@ class SweepRun(Run):
             if most is not None:
                 most = added + (store.set_aside(self.name) if has_ended else 0.0)
             outlay = outlay_of(Spending((), most, 0.0), settings)
-            plan = self._plan_of_more(more, most, store.plans.number_of(self.name))
-            record = self._kept()
-            parallel = 0
-            if has_ended:
-                parallel = 1 if record is None else int(record.job.get("parallel", 1))
+            cost = "unknown" if most is None else f"at most ${most:,.2f} at list prices"
+            rest = f"{more} more, and those that the sweep has not started"
+            summary = (("sweep", f"{self.name} goes on"), ("trials", rest), ("cost", cost))
+            times = store.plans.number_of(self.name)
+            request = {"sweep": self.name, "more": more, "times": times}
+            plan = Plan(self.target, self.name, self.job_name, request, summary=summary)
+            parallel = int(self._kept().job.get("parallel", 1)) if has_ended else 0
             gate = paid_gate(store, plan.sha256, parallel)
             try:
                 store.extend_outlay(self.name, self.target, added, outlay, gate)
@@ -220,21 +221,12 @@ class SweepRun(Run):
                 store.extend_outlay(self.name, self.target, -added, Outlay())
                 raise
 
-    def _plan_of_more(self, more: int, most: float | None, times: int) -> Plan:
-        """Return a plan to be approved, of a sweep that goes on with `more` trials. It went on
-        `times` times already."""
-        cost = "unknown" if most is None else f"at most ${most:,.2f} at list prices"
-        trials = f"{more} more, and those that the sweep has not started"
-        request = {"sweep": self.name, "more": more, "times": times}
-        summary = (("sweep", f"{self.name} goes on"), ("trials", trials), ("cost", cost))
-        return Plan(self.target, self.name, self.job_name, request, summary=summary)
-
     def _check_budget(self, more: int, hint: str) -> None:
         """Raise UsageError with `hint` if the sweep, with `more` trials, can cost more than
         `max_cost`. Do nothing if a price is not known."""
         record = self._kept()
-        budget = None if record is None else record.job.get("max_cost")
-        if record is None or budget is None or not more or None in record.trial:
+        budget = record.job.get("max_cost")
+        if budget is None or not more or None in record.trial:
             return
         cost = self._cost(self.status(), self.trials(), more)
         if cost is None or cost.left is None:
@@ -309,11 +301,7 @@ class SweepRun(Run):
     def _repr_html_(self) -> str:
         status = self.status()
         trials = self.trials()
-        cost = self.cost(status, trials)
-        document = sweep_document(
-            self.name, str(self.ref), status, trials, self.objective, {}, cost
-        )
-        page = to_html(document)
+        page = to_html(sweep_document(self, status, trials))
         return page + picture(
             partial(history, trials, self.objective), "the objective of each trial"
         )
@@ -359,17 +347,17 @@ class SweepRun(Run):
     def _service(self) -> Tuner:
         return cast("Tuner", find_service(service_name(self._key, self.target), self._settings))
 
-    def _kept(self) -> JobRecord | None:
+    def _kept(self) -> JobRecord:
+        """Return the record of the sweep; an empty one without a record."""
         with read_store(self._settings.state_dir) as store:
-            return store.kept(self.name)
+            return store.kept(self.name) or JobRecord("", {}, {}, "")
 
     def _cost(self, status: RunStatus, trials: Sequence[Trial], more: int = 0) -> SweepCost | None:
         """Return the cost of the sweep, including `more` additional trials; None if the target is
         free or a price is not known."""
-        if not target_of(self.target).facts.is_paid:
+        if is_free(self.target):
             return None
-        record = self._kept()
-        hourly, longest = (None, None) if record is None else record.trial
+        hourly, longest = self._kept().trial
         parts = [(cost_of_trial(trial, hourly), trial.state.is_final) for trial in trials]
         if self.is_driven:
             parts = list(self._driven_costs())
@@ -455,17 +443,16 @@ class SweepCost(NamedTuple):
 
 
 def sweep_document(
-    name: str,
-    ref: str,
+    sweep: SweepRun,
     status: RunStatus,
     trials: Sequence[Trial],
-    objective: Objective | None,
-    more: Mapping[str, str],
-    cost: SweepCost | None,
+    more: Mapping[str, str] = MappingProxyType({}),
 ) -> Document:
     """Return a page about a sweep: its progress, its cost, and its best trials. Without an
     objective, the page shows the newest trials instead of the best. `more` adds label-value
     pairs."""
+    objective = sweep.objective
+    cost = sweep.cost(status, trials)
     total = int(status.metrics.get("trials", len(trials)))
     best = best_of(trials, objective)
     rows = {**more, "trials": _progress(trials, total)}
@@ -480,9 +467,16 @@ def sweep_document(
     if left:
         rows["left"] = left
     if cost is not None:
-        rows["cost"] = _cost_text(cost, status)
+        text = f"${cost.spent:,.2f}"
+        if cost.left or not status.state.is_final:
+            text += " so far"
+        if cost.left is None:
+            text += ", no limit for the rest,"
+        elif cost.left:
+            text += f", up to ${cost.left:,.2f} more,"
+        rows["cost"] = f"{text} at list prices"
 
-    page = run_document(name, ref, replace(status, metrics={}), rows)
+    page = run_document(sweep.name, str(sweep.ref), replace(status, metrics={}), rows)
     blocks: list[Block] = list(page.blocks)
     if shown:
         blocks += [Heading(title), trials_table(shown, objective, best=best)]
@@ -525,9 +519,7 @@ def cost_of_trial(trial: Trial, hourly: float | None) -> float | None:
     None if it is unknown."""
     if hourly is None:
         return None
-    end_time = trial.ended if trial.ended is not None else time.time()
-    duration = 0.0 if trial.started is None else max(0.0, end_time - trial.started)
-    return over(hourly, duration)
+    return over(hourly, seconds_of(trial, time.time()) or 0.0)
 
 
 def trials_table(
@@ -542,9 +534,7 @@ def trials_table(
     best = best or best_of(trials, objective)
     bests = [best_report(trial, objective) for trial in trials]
     has_bests = bests != [trial.value for trial in trials]
-    names: dict[str, None] = {}
-    for trial in trials:
-        names |= dict.fromkeys(trial.values)
+    names = dict.fromkeys(chain.from_iterable(trial.values for trial in trials))
     has_reasons = any(trial.reason for trial in trials)
     headers = ["TRIAL", "STATE"]
     if objective is not None:
@@ -602,15 +592,3 @@ def _time_left(trials: Sequence[Trial], total: int, status: RunStatus) -> str:
     pace = (max(ends) - start_time) / len(ends)
     seconds = max(1, int(pace * left))
     return f"about {format_duration(seconds)}"
-
-
-def _cost_text(cost: SweepCost, status: RunStatus) -> str:
-    """Return a text such as `$1.20 so far, up to $3.40 more, at list prices`."""
-    text = f"${cost.spent:,.2f}"
-    if cost.left or not status.state.is_final:
-        text += " so far"
-    if cost.left is None:
-        text += ", no limit for the rest,"
-    elif cost.left:
-        text += f", up to ${cost.left:,.2f} more,"
-    return f"{text} at list prices"

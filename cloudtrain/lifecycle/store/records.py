@@ -83,7 +83,6 @@ def has_store(folder: Path) -> bool:
 
 
 def unusable(folder: Path, why: object) -> StoreError:
-    """Return the error for a run store that cannot be opened."""
     return StoreError(
         f"the run store in `{folder}` cannot be opened: {why}",
         hint="set CLOUDTRAIN_STATE_DIR to a folder of yours",
@@ -233,7 +232,6 @@ _CONDITION = (
 
 
 def condition_of(text: str) -> Condition:
-    """Parse a comparison with a hyperparameter."""
     match = re.fullmatch(_CONDITION, text)
     if match is None:
         raise UsageError(
@@ -290,12 +288,10 @@ NOWHERE = Origin()
 """The origin of a run if it is unknown."""
 
 
-def origin_here(
-    folder: Path, *, project: Path | None = None, labels: Iterable[Label] = ()
-) -> Origin:
-    """Return the origin of a job that this process submits from `folder`."""
+def origin_here(project: Path | None = None, labels: Iterable[Label] = ()) -> Origin:
+    """Return the origin of a job that this process submits from its working directory."""
     project_path = "" if project is None else os.path.realpath(project)
-    return Origin(os.path.realpath(folder), project_path, _terminal(), tuple(labels))
+    return Origin(os.path.realpath("."), project_path, _terminal(), tuple(labels))
 
 
 def labels_of(job: AnyJob) -> tuple[Label, ...]:

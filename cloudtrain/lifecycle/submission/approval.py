@@ -157,8 +157,11 @@ def _check_store(store: Store, approval: Approval) -> None:
     if counted is None or os.path.realpath(counted) == os.path.realpath(store.folder):
         return
     message = f"`[{APPROVAL}]` counts runs in `{counted}`, and this is the store `{store.folder}`"
-    hint = f"unset CLOUDTRAIN_STATE_DIR, or set `state_dir` in `[{APPROVAL}]`"
-    raise SettingsError(message, hint=hint, code="CT928")
+    raise SettingsError(
+        message,
+        hint=f"unset CLOUDTRAIN_STATE_DIR, or set `state_dir` in `[{APPROVAL}]`",
+        code="CT928",
+    )
 
 
 def hash_of(text: str) -> str:
@@ -166,8 +169,11 @@ def hash_of(text: str) -> str:
     if re.fullmatch("[0-9a-f]{12,64}", text):
         return text
     message = f"`{shortened(text)}` is not the hash of a plan"
-    hint = "write at least 12 digits of the hash that `cloudtrain plan` prints"
-    raise UsageError(message, hint=hint, code="CT909")
+    raise UsageError(
+        message,
+        hint="write at least 12 digits of the hash that `cloudtrain plan` prints",
+        code="CT909",
+    )
 
 
 def asked_plan(beginning: str, here: Settings) -> AskedPlan:

@@ -99,7 +99,7 @@ class Watch(NamedTuple):
     on_plan: Callable[[Plan], None] | None = None
     on_changes: Callable[[Changes | None], None] | None = None
     on_bytes: ByteProgress | None = None
-    on_run: Callable[[Submitted], None] | None = None
+    on_run: Callable[[Submitted], None] = lambda _: None
 
 
 SILENT = Watch()
@@ -209,8 +209,7 @@ def _sent_as_expected(store: Store, sending: Sending) -> Submitted | None:
         if current is None or current.stage != "reported":
             return None
     submitted = Submitted(current, adopted=True)
-    if sending.watch.on_run is not None:
-        sending.watch.on_run(submitted)
+    sending.watch.on_run(submitted)
     return submitted
 
 
@@ -232,8 +231,7 @@ def find_service(name: str, context: ServiceContext) -> Service:
 
         return SweepService(context.environ, context.state_dir)
     if name.startswith(TUNER):
-        target = target_of(name.removeprefix(TUNER))
-        make_tuner = part(target, TunerMaker)
+        make_tuner = part(target_of(name.removeprefix(TUNER)), TunerMaker)
         assert make_tuner is not None, "the target has submitted a sweep to its tuner"
         return make_tuner(context.environ)
     return service_of(name, context)
@@ -384,8 +382,9 @@ def _send_again(
     seconds = _may_arrive_for(store, sending.service, record)
     if seconds > 0 and not sending.service.names_are_unique:  # the target would run both requests
         message = f"`{record.name}` was sent by an interrupted command and may still arrive"
-        hint = f"run the same command again in {math.ceil(seconds)} s"
-        raise TargetUnreachable(message, hint=hint)
+        raise TargetUnreachable(
+            message, hint=f"run the same command again in {math.ceil(seconds)} s"
+        )
     plan = sending.plan_of(store, record.counter)
     store.spend(record.name, record.target, sending.outlay(plan))
     _send(store, sending, plan, record)
@@ -412,14 +411,13 @@ def _send(store: Store, sending: Sending, plan: Plan, record: RunRecord) -> None
 def _report(store: Store, sending: Sending, submitted: Submitted) -> Submitted:
     """Record that the target has the run, show the run to the user, and record it as reported. The
     run is shown even if the store can no longer be written, because the run costs money."""
-    on_run = sending.watch.on_run or (lambda _: None)
     try:
         if not submitted.adopted:
             store.advance(submitted.record.name, "accepted")
     except StoreError:
-        on_run(submitted)
+        sending.watch.on_run(submitted)
         raise
-    on_run(submitted)
+    sending.watch.on_run(submitted)
     for record in (submitted.record, *submitted.unreported):
         store.advance(record.name, "reported")
     return submitted

@@ -149,20 +149,18 @@ def make_sending(
     source = JobSource()
     if file is not None:
         source = JobSource(str(Path(file.file).absolute()), file.text, file.overrides)
-    commit = None
     differences = None
     # a bundled script is part of cloudtrain, whatever repository that is installed in
     if not (job.source_dir or "").startswith(BUNDLED):
-        commit = commit_of(tree.root)
-        if commit and commit.commit:
-            differences = Differences(tree.root)  # git works while the job is compiled
+        source = source._replace(commit=commit_of(tree.root) or source.commit)
+    if source.commit.commit:
+        differences = Differences(tree.root)  # git works while the job is compiled
 
     service: Service = ready.service
     key = ready.key
-    known_commit = commit or Commit(None, None)
     listed = cast("ReadyList", ready) if key.startswith(CAPACITY) else None
     if listed is not None:
-        service = listed.service_keeping(known_commit, source)
+        service = listed.service_keeping(source)
     if ready.waits_for:
         from cloudtrain.lifecycle.detached.waiting import ChainService
 
@@ -176,8 +174,11 @@ def make_sending(
         plan = ready.plan(counter, store.salt, is_asked=online)
         plan = ready.check_online(plan, ask=online, may_wait=True)
         _approve(plan, watch)
-        if listed is not None:
-            _check_caps(listed, plan, store)
+        if listed is not None:  # each entry has the caps of its own target
+            for entry, its_plan in zip(listed.entries, listed.plans(plan.run_name), strict=True):
+                outlay = _outlay(entry)(its_plan)
+                if outlay.check is not None:
+                    outlay.check(store.committed(its_plan.target))
         if watch.on_changes is not None and not is_sweep:
             from cloudtrain.lifecycle.past.differences import changes_since_last
 
@@ -187,17 +188,17 @@ def make_sending(
 
     def record(_: Store, plan: Plan) -> tuple[Origin, JobRecord]:
         if listed is not None:
-            return origin, listed.record(plan, known_commit, source)
-        return origin, keep_plan(ready.first, original, plan, known_commit, source)
+            return origin, listed.record(plan, source)
+        return origin, keep_plan(ready.first, original, plan, source)
 
     def finish(store: Store, name: str) -> None:
-        if differences is None:
-            return
-        difference = differences.close(git_timeout())
+        difference = None
+        if differences is not None:
+            difference = differences.close(git_timeout())
         if difference is not None:  # git has answered in time
             store.keep_difference(name, difference)
 
-    origin = origin_here(Path.cwd(), project=original.folder, labels=ready.labels)
+    origin = origin_here(project=original.folder, labels=ready.labels)
     return Sending(
         service, key, here.submitter, tree, plan_of, _outlay(ready), record, watch, finish
     )
@@ -288,10 +289,9 @@ def make_changed_rerun(
             return plan
 
         def record(store: Store, plan: Plan) -> tuple[Origin, JobRecord]:
-            source = JobSource(
-                old_record.file, old_record.text, (*old_record.overrides, *overrides)
-            )
-            new_record = keep_plan(ready, record_job, plan, _recorded_commit(old_record), source)
+            source = _source_of(old_record)
+            source = source._replace(overrides=(*source.overrides, *overrides))
+            new_record = keep_plan(ready, record_job, plan, source)
             origin = _origin_of_rerun(store, row)._replace(labels=ready.labels)
             return origin, new_record._replace(rerun_of=row.name)
 
@@ -358,8 +358,8 @@ def make_trial(
             return origin, None
         files = tuple(Entry(*file) for file in sweep.files)
         with_files = replace(ready, tree=replace(ready.tree, entries=files))
-        commit = _recorded_commit(sweep)
-        return origin, keep_plan(with_files, ready.work, plan, commit, JobSource(sweep.file))
+        source = _source_of(sweep)._replace(text=None, overrides=())
+        return origin, keep_plan(with_files, ready.work, plan, source)
 
     submitter = ready.where.here.submitter
     outlay = _outlay(ready, specification.name)
@@ -462,8 +462,7 @@ def outlay_of(spending: Spending, settings: TargetSettings, *, is_asked: bool = 
 
     check(0.0)
     has_cap = getattr(settings, "max_cost_per_day", None) is not None
-    hourly = spending.hourly
-    return Outlay(spending.most, spending.pool, hourly, check=check if has_cap else None)
+    return Outlay(spending.most, spending.pool, spending.hourly, check=check if has_cap else None)
 
 
 def _outlay(ready: Ready | ReadyList | ReadySweep, sweep: str = "") -> Callable[[Plan], Outlay]:
@@ -475,16 +474,6 @@ def _outlay(ready: Ready | ReadyList | ReadySweep, sweep: str = "") -> Callable[
         return outlay_of(ready.spending(plan), settings, is_asked=True)._replace(sweep=sweep)
 
     return outlay
-
-
-def _check_caps(ready: ReadyList, plan: Plan, store: Store) -> None:
-    """Raise UsageError if an entry of a list can spend more than a cap of its own target, or if
-    that is not known (CT073)."""
-    plans = ready.plans(plan.run_name)
-    for entry, its_plan in zip(ready.entries, plans, strict=True):
-        outlay = _outlay(entry)(its_plan)
-        if outlay.check is not None:
-            outlay.check(store.committed(its_plan.target))
 
 
 def _outlay_of_record(record: JobRecord, here: Settings) -> Callable[[Plan], Outlay]:
@@ -545,8 +534,7 @@ def _origin_of_rerun(store: Store, row: RunRecord) -> Origin:
     """Return the origin of a run that repeats `row`: this folder and terminal, and the project and
     labels of `row`."""
     old_origin = store.origin_of(row.name)
-    here = origin_here(Path.cwd())
-    return here._replace(project=old_origin.project, labels=old_origin.labels)
+    return origin_here()._replace(project=old_origin.project, labels=old_origin.labels)
 
 
 def _record_rerun(
@@ -560,8 +548,9 @@ def _record_rerun(
     return _origin_of_rerun(store, row), record
 
 
-def _recorded_commit(record: JobRecord) -> Commit:
-    return Commit(record.commit, record.branch, record.dirty, record.difference)
+def _source_of(record: JobRecord) -> JobSource:
+    commit = Commit(record.commit, record.branch, record.dirty, record.difference)
+    return JobSource(record.file, record.text, record.overrides, commit)
 
 
 def plan_of_record(row: RunRecord, record: JobRecord) -> Plan:

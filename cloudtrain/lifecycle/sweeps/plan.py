@@ -7,7 +7,7 @@ same machines.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -21,6 +21,7 @@ from cloudtrain.lifecycle.preparing.prepare import (
     PlaceOf,
     Ready,
     located,
+    nowhere,
     prepare,
 )
 from cloudtrain.lifecycle.sweeps.service import Specification, SweepService, trial_name
@@ -48,7 +49,7 @@ _REPLACED_ROWS = ("target", "run", "cost", "max cost")
 
 
 def prepare_sweep(
-    sweep: Sweep, where: Where, *, ignore: Sequence[str], place_of: PlaceOf | None
+    sweep: Sweep, where: Where, *, ignore: Sequence[str] = (), place_of: PlaceOf = nowhere
 ) -> ReadySweep:
     """Prepare a sweep for compiling, together with the job of its first trial."""
     if sweep.strategy == "grid" and sweep.trial_count > MAX_TRIALS:
@@ -67,11 +68,15 @@ def prepare_sweep(
 
     original_job = anchored(sweep.job.from_folder(sweep.folder), where.here.cwd)
     job = sweep.trial_job(propose(sweep, 1)).from_folder(sweep.folder)
-    in_job: PlaceOf | None = (
-        None if place_of is None else (lambda path: place_of(_path_in_sweep(sweep, path)))
-    )
 
-    queued = _queued(where)
+    def in_job(path: ValuePath) -> str | None:
+        return place_of(_path_in_sweep(sweep, path))
+
+    # Without cloudtrain's queue, parallel trials would share the first GPU.
+    queued = where
+    fields = type(where.settings).model_fields
+    if "queue" in fields and "queue" not in where.settings.model_fields_set:
+        queued = replace(where, settings=where.settings.replace(queue=True))
     first = prepare(job, queued, ignore=ignore, place_of=in_job)
     # without the queue, a trial may ask for more than this machine has
     if queued is not where and _is_too_large(first):
@@ -87,16 +92,6 @@ def prepare_sweep(
     original = sweep.model_copy(update={"job": original_job})
     sweep = sweep.model_copy(update={"job": first.work})
     return ReadySweep(sweep, original, first, place_of)
-
-
-def _queued(where: Where) -> Where:
-    """Return settings that let trials wait for GPUs in cloudtrain's queue, if the target has this
-    queue and the settings do not set `queue`; otherwise return `where`. Without the queue, parallel
-    trials would share the first GPU."""
-    settings = where.settings
-    if "queue" not in type(settings).model_fields or "queue" in settings.model_fields_set:
-        return where
-    return replace(where, settings=settings.replace(queue=True))
 
 
 def _is_too_large(first: Ready) -> bool:
@@ -134,11 +129,10 @@ class ReadySweep:
     sweep: Sweep
     original: Sweep
     first: Ready
-    place_of: PlaceOf | None = None
+    place_of: PlaceOf
 
     @property
     def where(self) -> Where:
-        """Where the sweep and its trials run."""
         return self.first.where
 
     @cached_property
@@ -173,7 +167,6 @@ class ReadySweep:
 
     @property
     def is_driven(self) -> bool:
-        """Whether cloudtrain's own driver runs the sweep."""
         return self._tuner[0] is None
 
     @cached_property
@@ -246,12 +239,20 @@ class ReadySweep:
 
         summary = _summary(self.sweep, plan, f"{who}: {self._tuner[1]}", spending.most)
         notes = dict.fromkeys((*plan.notes, *first.notes))
+        findings = list(map(self._placed, first.findings))
+        count = self.sweep.trial_count
+        for field in ("trials", "parallel"):
+            number = getattr(self.sweep, field) or 0
+            if number > count:
+                message = f"`{field}` is {number:,}, and the sweep has {count:,} trials in all"
+                hint = f"write `{field}: {count}`"
+                findings.append(finding_of("CT532", message, hint, (field,)))
         return replace(
             plan,
             summary=(*summary, *plan.summary),
             notes=tuple(notes),
             uploads=(*plan.uploads, *self.first.uploads),
-            findings=(*map(self._placed, first.findings), *_beyond_reach(self.sweep)),
+            findings=tuple(findings),
             settings=first.settings,
             numbers=first.numbers._replace(at_most=spending.most),
             hidden=values_to_hide(self.first.work.view),
@@ -273,7 +274,6 @@ class ReadySweep:
         return plan.with_findings((*plan.findings, *first.findings))
 
     def spending(self, plan: Plan) -> Spending:
-        """Return the most that all trials can spend."""
         if self.is_driven:
             return self.first.spending(self.first.draft)
         return replace(self.first, times=1).spending(plan)  # the request says how many trials
@@ -326,13 +326,3 @@ def _summary(sweep: Sweep, plan: Plan, driver: str, cost: float | None) -> list[
             text += f", and `max_cost` is ${sweep.max_cost:,.2f}"
         rows.append(("cost", text))
     return rows
-
-
-def _beyond_reach(sweep: Sweep) -> Iterator[Finding]:
-    """Yield a finding for each number of trials that the sweep cannot reach."""
-    count = sweep.trial_count
-    for field in ("trials", "parallel"):
-        number = getattr(sweep, field) or 0
-        if number > count:
-            message = f"`{field}` is {number:,}, and the sweep has {count:,} trials in all"
-            yield finding_of("CT532", message, f"write `{field}: {count}`", (field,))

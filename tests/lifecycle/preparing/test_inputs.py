@@ -179,23 +179,6 @@ def test_without_any_run_the_hint_says_to_run_it() -> None:
     assert hint == "submit a job of that name with `--target local`"
 
 
-def test_the_hint_names_the_file_of_the_job(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whatever the file is called, beside the file of the job that reads its output; broken files are passed over."""
-    folder = tmp_path / "my jobs"
-    folder.mkdir()
-    (folder / "a.yaml").write_text("name: [prep\n")
-    (folder / "first.yaml").write_text("name: other  # before prep\n")
-    (folder / "second.toml").write_text('name = "prep"\nentry_point = "prep.py"\n')
-    (folder / "use.yaml").write_text(
-        "name: use\ncommand: x\ninputs: {data: {local: 'run:prep/model'}}\n"
-    )
-    monkeypatch.chdir(tmp_path)
-    _, hint = problem_of(ct.load_job("my jobs/use.yaml"))
-    assert hint == "run it there first: `cloudtrain submit 'my jobs/second.toml' --target local`"
-
-
 @pytest.mark.slow
 def test_a_beginning_of_several_runs_is_an_error(prepare: Callable[..., ct.Run]) -> None:
     """It names them."""

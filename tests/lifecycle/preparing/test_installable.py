@@ -6,7 +6,7 @@ import pytest
 
 from cloudtrain.errors import JobError
 from cloudtrain.job.pip_file import PipFile
-from cloudtrain.lifecycle.preparing.installable import check_lines
+from cloudtrain.lifecycle.preparing.environment import check_lines
 from cloudtrain.machines.contents import Contents
 
 EARLY = Contents("3.14.0rc1", torch="2.13.0a0+nv26.11", is_image=True)
