@@ -18,14 +18,14 @@ from cloudtrain.api import diff
 from cloudtrain.errors import CloudtrainError, RunNotFound, UsageError
 from cloudtrain.lifecycle.runs.costs import is_free
 from cloudtrain.lifecycle.runs.find import run as find_run
-from cloudtrain.lifecycle.runs.overview import previous_of, status_document
+from cloudtrain.lifecycle.runs.overview import previous_of
 from cloudtrain.lifecycle.runs.run import ChainedRun, Run
 from cloudtrain.lifecycle.runs.sweep import SweepRun, sweep_document
 from cloudtrain.page.feed import pause_of
 from cloudtrain.page.forms import document_data
 from cloudtrain.plans.progress import PLACES, RunStatus, best_of
 from cloudtrain.plans.states import RunState
-from cloudtrain.plans.status import PROGRESS
+from cloudtrain.plans.status import PROGRESS, run_document
 from cloudtrain.signals.curves import thin
 from cloudtrain.signals.log import JournalIndex, LogIndex
 from cloudtrain.signals.rows import Column, MetricRows
@@ -57,7 +57,8 @@ def details(run: Run, status: RunStatus) -> dict[str, Any]:
         "phases": [phase._asdict() for phase in status.transitions],
     }
     if not isinstance(run, SweepRun):
-        answer["status"] = document_data(status_document(run, status))
+        page = run_document(run.name, str(run.ref), status, {"job": run.job_name})
+        answer["status"] = document_data(page)
         return answer
     trials = run.trials()
     objective = run.objective

@@ -16,10 +16,8 @@ from cloudtrain.lifecycle.runs.sweep import SweepRun
 from cloudtrain.lifecycle.store.records import Money
 from cloudtrain.lifecycle.store.schema import read_store
 from cloudtrain.lifecycle.store.store import RunRecord
-from cloudtrain.plans.document import Document
-from cloudtrain.plans.progress import QueuedRun, RunStatus
+from cloudtrain.plans.progress import QueuedRun
 from cloudtrain.plans.states import RunState
-from cloudtrain.plans.status import run_document
 from cloudtrain.system.files import STORE_FILE
 from cloudtrain.targets.settings import load_settings, read_environment
 
@@ -165,14 +163,6 @@ def move_in_queue(run: Run, *, before: Run | None, last: bool) -> None:
     the runs does not wait."""
     other = None if before is None else before.ref
     queue_of(run.target).move(run.ref, before=other, last=last)
-
-
-# Documents, as the commands print them.
-
-
-def status_document(run: Run, status: RunStatus) -> Document:
-    """Return what `cloudtrain status` shows of a run."""
-    return run_document(run.name, str(run.ref), status, {"job": run.job_name})
 
 
 def previous_of(run: Run) -> str | None:
