@@ -685,7 +685,7 @@ def test_download_into_a_place_that_cannot_be_written(
     (clean_environment / "here").write_text("a file")
     result = cli("download", name, "--to", "here")
     assert (result.code, result.out) == (4, "")
-    assert "the copy into `here` failed: [Errno 17] File exists" in result.err
+    assert "the copy into `here` failed: File exists" in result.err
     assert "hint: name another folder with `--to`" in result.err
 
 

@@ -253,15 +253,15 @@ def _mail(table: Notify, message: Message, _environ: Mapping[str, str]) -> None:
 
     host, _, port = table.smtp.partition(":")
     number = int(port or 587)
-    context = ssl.create_default_context()
     server: smtplib.SMTP
     if number == 465:
+        context = ssl.create_default_context()
         server = smtplib.SMTP_SSL(host, number, timeout=_TIMEOUT, context=context)
     else:
         server = smtplib.SMTP(host, number, timeout=_TIMEOUT)
     try:
         if number != 465 and not _is_here(host):
-            server.starttls(context=context)
+            server.starttls(context=ssl.create_default_context())
         if table.smtp_user is not None:
             server.login(table.smtp_user, table.smtp_password or "")
         server.send_message(letter)

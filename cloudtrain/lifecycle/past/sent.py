@@ -382,30 +382,21 @@ def code_of(
         paths = set(only)
         entries = [entry for entry in entries if entry.path in paths]
 
+    uploads = [item for item in record.plan["uploads"] if item["sha256"] == record.bundle]
+    if not uploads:
+        message = f"`{ref.name}` was submitted without code"
+        raise TargetError(message, hint="its code is in the image", code="CT972")
+    uploads.sort(key=lambda item: item["kind"] != "code")
     with tempfile.TemporaryDirectory(prefix="cloudtrain-") as folder:
         scratch = Path(folder)
-        upload = code_upload(record, ref)
         files = [entry for entry in entries if entry.target is None]  # links have no content
-        places = _find_files(files, service.code(ref, upload, scratch))
+        places = _find_files(files, service.code(ref, Upload(**uploads[0]), scratch))
 
         missing = [entry.path for entry in files if entry.path not in places]
         if missing:
             raise _code_is_gone(ref, join_names(missing, 1))
 
         yield Tree(scratch, tuple(entries), (), bundle_of(entries), {}, places)
-
-
-def code_upload(record: JobRecord, ref: RunRef) -> Upload:
-    """Return the upload that holds the code of a run."""
-    found = [item for item in record.plan["uploads"] if item["sha256"] == record.bundle]
-    if not found:
-        raise TargetError(
-            f"`{ref.name}` was submitted without code",
-            hint="its code is in the image",
-            code="CT972",
-        )
-    found.sort(key=lambda item: item["kind"] != "code")
-    return Upload(**found[0])
 
 
 def _code_is_gone(ref: RunRef, what: str) -> TargetError:

@@ -228,7 +228,11 @@ def with_requirements(
             # the list's own torch is installed with all that it needs
             wanted = _read(job, tree, file, read, contents, prune=False)
         elif other:
-            raise _other(name, wanted.file, other, installed)
+            line = ".".join(re.findall(r"\d+", installed)[:2])
+            locked = ".".join(re.findall(r"\d+", other)[:2])
+            hint = f'ask for `{name}=={line}.*`, or take the image with `version: "{locked}"`'
+            message = f"{name} {other} is in `{wanted.file}`, and the image has {installed}"
+            raise unfit(message, hint)
     installation = Installation(wanted, contents, is_named)
 
     needs_list = wanted.form != "pip" or ("/" in file and is_new and not is_named)
@@ -263,14 +267,6 @@ def contents_of(job: AnyJob, where: Where) -> Contents:
     if describe is None:
         return Contents(job.environment.python)
     return describe(job.view, where.settings, where.account)
-
-
-def _other(name: str, file: str, locked: str, in_image: str) -> JobError:
-    """Return the error for a list whose framework is not the image's."""
-    line = ".".join(re.findall(r"\d+", in_image)[:2])
-    other = ".".join(re.findall(r"\d+", locked)[:2])
-    hint = f'ask for `{name}=={line}.*`, or take the image with `version: "{other}"`'
-    return unfit(f"{name} {locked} is in `{file}`, and the image has {in_image}", hint)
 
 
 def _read(

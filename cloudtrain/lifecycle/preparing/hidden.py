@@ -77,8 +77,3 @@ def signatures_in(value: Any) -> Iterator[str]:
         if "://" in text:
             for match in _SIGNATURE.finditer(text):
                 yield match["query"] or match["password"]
-
-
-def is_hidden(value: Any) -> bool:
-    """Return whether any part of JSON data was hidden, that is, replaced by `***`."""
-    return any(HIDDEN in text for _, text in texts_of(value))

@@ -114,18 +114,34 @@ class _Search(NamedTuple):
     settings: Settings
 
     def find(self, name: str) -> tuple[RunRecord, RunState]:
-        """Return the run that a name stands for, and the run's last known state."""
+        """Return the run that a name stands for, and its last known state. Of the runs of a job,
+        this is the newest that has succeeded, or else the newest that goes on."""
         rows, is_job = self._candidates(name)
         if not rows:
+            sent = self._on_target(self.store.newest(limit=_SEARCHED_RUNS))
+            names = dict.fromkeys(row.job_name for row in sent)
+            similar = did_you_mean(name, list(names)[:8])
+            hint = similar or f"submit a job of that name with `--target {self.target}`"
             message = f"no run on `{self.target}` is called `{name}`"
-            raise CloudtrainError(message, hint=self._suggest(name), code="CT021")
+            raise CloudtrainError(message, hint=hint, code="CT021")
         if len(rows) > 1 and not is_job:
-            names = join_names([row.name for row in rows[:5]])
+            full_names = join_names([row.name for row in rows[:5]])
             message = f"`{name}` begins the names of {len(rows)} runs"
-            raise CloudtrainError(
-                message, hint=f"write one of the full names: {names}", code="CT021"
-            )
-        return self._choose(rows)
+            hint = f"write one of the full names: {full_names}"
+            raise CloudtrainError(message, hint=hint, code="CT021")
+
+        unfinished = []
+        for row in rows:
+            state = self._state_of(row)
+            if state is RunState.SUCCEEDED:
+                return row, state
+            if not state.is_final:
+                unfinished.append((row, state))
+        if unfinished:
+            return unfinished[0]
+        message = f"the run `{rows[0].name}` did not succeed, so its output is incomplete"
+        hint = f"`cloudtrain status {rows[0].name}` shows the reason"
+        raise CloudtrainError(message, hint=hint, code="CT021")
 
     def _candidates(self, name: str) -> tuple[list[RunRecord], bool]:
         """Return the runs that match a name, newest first, and whether the name is a job's name."""
@@ -138,27 +154,6 @@ class _Search(NamedTuple):
         if of_job:
             return of_job, True
         return self._on_target(self.store.starting_with(name)), False
-
-    def _choose(self, rows: Sequence[RunRecord]) -> tuple[RunRecord, RunState]:
-        """Return the newest of the runs that has succeeded, or else the newest that goes on.
-
-        Raises:
-            CloudtrainError: all have ended, and none has succeeded.
-        """
-        unfinished = []
-        for row in rows:
-            state = self._state_of(row)
-            if state is RunState.SUCCEEDED:
-                return row, state
-            if not state.is_final:
-                unfinished.append((row, state))
-        if unfinished:
-            return unfinished[0]
-        newest = rows[0]
-        message = f"the run `{newest.name}` did not succeed, so its output is incomplete"
-        raise CloudtrainError(
-            message, hint=f"`cloudtrain status {newest.name}` shows the reason", code="CT021"
-        )
 
     def _state_of(self, row: RunRecord) -> RunState:
         """Return the run's last recorded state. If that is not final, and runs can wait for other
@@ -180,13 +175,6 @@ class _Search(NamedTuple):
         sent = [row for row in rows if row.target == self.target and row.stage in SENT]
         # which try of a list will write its outputs is not known, and its run can be named
         return [row for row in sent if not row.key.startswith(CAPACITY)]
-
-    def _suggest(self, name: str) -> str:
-        """Return a hint for a name that no run has."""
-        rows = self._on_target(self.store.newest(limit=_SEARCHED_RUNS))
-        names = dict.fromkeys(row.job_name for row in rows)
-        similar = did_you_mean(name, list(names)[:8])
-        return similar or f"submit a job of that name with `--target {self.target}`"
 
 
 def _place_of(store: Store, row: RunRecord, source: RunInput) -> str:

@@ -594,7 +594,9 @@ class Run:
             try:
                 remove_folder(self.directory)
             except OSError as error:
-                message = f"the folder `{self.directory}` cannot be removed: {error}"
+                message = (
+                    f"the folder `{self.directory}` cannot be removed: {error.strerror or error}"
+                )
                 hint = "`cloudtrain prune` tries again"
                 raise TargetError(message, hint=hint, code="CT936") from error
 
@@ -617,7 +619,7 @@ class Run:
         try:
             return self._service.download(self.ref, path, Path(destination))
         except OSError as error:
-            message = f"the copy into `{destination}` failed: {error}"
+            message = f"the copy into `{destination}` failed: {error.strerror or error}"
             raise TargetError(
                 message, hint="name another folder with `--to`", code="CT936"
             ) from error

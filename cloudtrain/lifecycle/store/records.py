@@ -291,7 +291,10 @@ NOWHERE = Origin()
 def origin_here(project: Path | None = None, labels: Iterable[Label] = ()) -> Origin:
     """Return the origin of a job that this process submits from its working directory."""
     project_path = "" if project is None else os.path.realpath(project)
-    return Origin(os.path.realpath("."), project_path, _terminal(), tuple(labels))
+    session = os.getsid(0)
+    # unique since the machine's last boot, on Linux by the start of the session's first process
+    terminal = f"{boot_id()}:{session}:{start_of(session)}"
+    return Origin(os.path.realpath("."), project_path, terminal, tuple(labels))
 
 
 def labels_of(job: AnyJob) -> tuple[Label, ...]:
@@ -303,17 +306,3 @@ def labels_of(job: AnyJob) -> tuple[Label, ...]:
         text = value if isinstance(value, str) else json.dumps(value)
         labels.append(Label("hyperparameter", key, text))
     return tuple(labels)
-
-
-def _terminal() -> str:
-    """Return a name for this process's session that is unique since the machine's last boot; empty
-    without a session.
-
-    On Linux the name includes the start time of the session's first process; elsewhere it is only
-    the session's number.
-    """
-    try:
-        session = os.getsid(0)
-    except OSError:
-        return ""
-    return f"{boot_id()}:{session}:{start_of(session)}"

@@ -95,8 +95,10 @@ class RunRecord:
     @property
     def last_metrics(self) -> dict[str, float]:
         """The metrics of the last known status; empty if they cannot be read."""
+        if self.metrics is None:  # as in most rows
+            return {}
         with suppress(ValueError, AttributeError):
-            metrics: dict[str, float] = json.loads(self.metrics or "{}")
+            metrics: dict[str, float] = json.loads(self.metrics)
             if all(type(value) in (int, float) for value in metrics.values()):
                 return metrics
         return {}
@@ -104,8 +106,10 @@ class RunRecord:
     @property
     def summary(self) -> MetricSummary | None:
         """The summary of the main metric; None if there is none, or if it cannot be read."""
+        if self.main is None:
+            return None
         with suppress(ValueError, TypeError, KeyError):
-            fields = json.loads(self.main or "null")
+            fields = json.loads(self.main)
             fields["trend"] = tuple(map(float, fields["trend"]))
             fields["last"] = float(fields["last"])
             return MetricSummary(**fields)

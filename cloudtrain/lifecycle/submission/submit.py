@@ -30,7 +30,7 @@ from cloudtrain.job.training import BUNDLED
 from cloudtrain.lifecycle.detached.driven import ensure_sender, watch_interval
 from cloudtrain.lifecycle.notifications.channels import check_channels, own_channels
 from cloudtrain.lifecycle.past.sent import JobSource, SameCode, code_of, keep_plan, settings_of
-from cloudtrain.lifecycle.preparing.hidden import is_hidden, texts_of
+from cloudtrain.lifecycle.preparing.hidden import texts_of
 from cloudtrain.lifecycle.preparing.prepare import NAMELESS, NAMELESS_SWEEP, Ready, prepare
 from cloudtrain.lifecycle.store.records import (
     NOWHERE,
@@ -54,7 +54,7 @@ from cloudtrain.lifecycle.submission.once import (
     send_once,
 )
 from cloudtrain.machines.spending import Spending
-from cloudtrain.plans.plan import Plan, Upload, hide
+from cloudtrain.plans.plan import HIDDEN, Plan, Upload, hide
 from cloudtrain.plans.progress import Trial
 from cloudtrain.plans.states import AFTER, CAPACITY, TRIAL, TUNER
 from cloudtrain.rules.engine import can_be_ignored, plural
@@ -269,7 +269,7 @@ def make_changed_rerun(
     settings = settings_of(old_record)
     for path, text in texts_of(fields_of(job)):
         # any other asterisks are the user's own text
-        if is_hidden(text) and dotted(path) in old_record.hidden:
+        if HIDDEN in text and dotted(path) in old_record.hidden:
             raise _lost_secrets(row, old_record)
     if settings is None:
         raise _lost_secrets(row, old_record)
