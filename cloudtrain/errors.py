@@ -341,6 +341,12 @@ def quoted(names: Iterable[object], separator: str = ", ") -> str:
     return separator.join(f"`{name}`" for name in names)
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, such as `1 run`, `3 runs` or `no run`."""
+    plural = "s" if number > 1 else ""
+    return f"{number or 'no'} {noun}{plural}"
+
+
 def join_names(names: Sequence[str], most: int = 6) -> str:
     """Return at most `most` of the names as text: `` `a`, `b` and 3 more``."""
     text = quoted(names[:most])
