@@ -94,9 +94,6 @@ def require_trust(file: Path, status: os.stat_result) -> None:
     Raises:
         SettingsError: the file is not trusted.
     """
-    if not hasattr(os, "getuid"):  # Windows has other permissions
-        return
-
     trusted = set(_trusted_folders())
     for hop in _hops(file.absolute()):
         parent = hop.parent.resolve()
@@ -109,7 +106,8 @@ def require_trust(file: Path, status: os.stat_result) -> None:
         if problem:
             raise _refusal(file, file, problem, status)
         if stat.S_ISLNK(itself.st_mode) and _is_of_another(itself):
-            raise _refusal(file, hop, f"the link `{hop}` {_belongs(itself)}", itself)
+            problem = f"the link `{hop}` belongs to the user {itself.st_uid}"
+            raise _refusal(file, hop, problem, itself)
         problem = _problem(folder, is_file=False)
         if problem:
             raise _refusal(file, hop.parent, f"its folder {problem}", folder)
@@ -130,22 +128,18 @@ def _problem(status: os.stat_result, *, is_file: bool) -> str | None:
     """Return why other users may have written the file or folder, such as `may be written by
     everybody`; None if they cannot."""
     if _is_of_another(status):
-        return _belongs(status)
+        return f"belongs to the user {status.st_uid}"
     if not is_file and status.st_mode & stat.S_ISVTX:  # others cannot replace your files there
         return None
     if status.st_mode & stat.S_IWOTH:
         return "may be written by everybody"
     if status.st_mode & stat.S_IWGRP and not _is_only_you(status.st_gid):
-        return f"may be written by the group {_group(status.st_gid)}"
+        return f"may be written by the group {status.st_gid}"
     return None
 
 
 def _is_of_another(status: os.stat_result) -> bool:
     return status.st_uid not in (os.getuid(), 0)
-
-
-def _belongs(status: os.stat_result) -> str:
-    return f"belongs to {_user(status.st_uid)}"
 
 
 def _refusal(file: Path, culprit: Path, problem: str, status: os.stat_result) -> SettingsError:
@@ -171,8 +165,9 @@ def _trusted_folders() -> list[Path]:
         path = expand_home(part)
         if not path.is_absolute():  # its meaning would depend on the working directory
             hint = f"`export {VARIABLE}={quote(str(path.absolute()))}`"
-            message = f"{VARIABLE} contains `{path}`, which is not an absolute path"
-            raise SettingsError(message, hint=hint)
+            raise SettingsError(
+                f"{VARIABLE} contains `{path}`, which is not an absolute path", hint=hint
+            )
         folders.append(path.resolve())
     return folders
 
@@ -194,24 +189,6 @@ def _is_only_you(number: int) -> bool:
         if user.pw_gid == number:
             members.add(user.pw_name)
     return members == {you.pw_name}
-
-
-def _user(number: int) -> str:
-    import pwd
-
-    try:
-        return f"the user `{pwd.getpwuid(number).pw_name}`"
-    except KeyError:
-        return f"the user {number}"
-
-
-def _group(number: int) -> str:
-    import grp
-
-    try:
-        return f"`{grp.getgrgid(number).gr_name}`"
-    except KeyError:
-        return str(number)
 
 
 # Size and removal of run folders.

@@ -91,7 +91,25 @@ def commit_of(folder: Path) -> Commit | None:
     """Return commit and branch of the repository that contains `folder`; None outside a repository.
     Starts no program."""
     folders = _git_folder(folder)
-    return None if folders is None else _head(*folders)
+    if folders is None:
+        return None
+    git, common = folders
+    text = (_read(git / "HEAD") or "").strip()
+    branch = None
+    for _ in range(_LINKS):
+        if not text.startswith("ref:"):
+            break
+        name = text.removeprefix("ref:").strip()
+        is_safe = name.startswith("refs/") and ".." not in name and name.isprintable()
+        if not is_safe or len(name) >= 300:
+            return None
+        branch = name.removeprefix(_BRANCH)
+        text = (_read(common / name) or _packed(common, name)).strip()
+
+    commit = text if _COMMIT.fullmatch(text) else None
+    if commit is None and branch is None:
+        return None
+    return Commit(commit, branch)
 
 
 class Differences:
@@ -214,27 +232,6 @@ def _git_folder(folder: Path) -> tuple[Path, Path] | None:
                 return git, git
             return git, (git / common.strip()).resolve()
     return None
-
-
-def _head(git: Path, common: Path) -> Commit | None:
-    """Return commit and branch of HEAD; None if HEAD is missing or not valid. The folders are those
-    of `_git_folder`."""
-    text = (_read(git / "HEAD") or "").strip()
-    branch = None
-    for _ in range(_LINKS):
-        if not text.startswith("ref:"):
-            break
-        name = text.removeprefix("ref:").strip()
-        is_safe = name.startswith("refs/") and ".." not in name and name.isprintable()
-        if not is_safe or len(name) >= 300:
-            return None
-        branch = name.removeprefix(_BRANCH)
-        text = (_read(common / name) or _packed(common, name)).strip()
-
-    commit = text if _COMMIT.fullmatch(text) else None
-    if commit is None and branch is None:
-        return None
-    return Commit(commit, branch)
 
 
 def _packed(common: Path, name: str) -> str:

@@ -132,8 +132,9 @@ def _import(place: str) -> Any:
         if module.startswith(OWN):
             raise
         message = f"`{place}` cannot be loaded: {type(error).__name__}: {error}"
-        hint = "upgrade the package that adds the target, or uninstall it"
-        raise TargetUnavailable(message, hint=hint) from error
+        raise TargetUnavailable(
+            message, hint="upgrade the package that adds the target, or uninstall it"
+        ) from error
 
 
 def all_targets() -> list[Any]:
@@ -205,9 +206,11 @@ def _load_plugin(entry: EntryPoint) -> Any:
 
     find_target(DEFAULT_TARGET)  # a built-in target brings the check of the contract
     target: Any = None
+    fault: str | None = None
     try:
         target = entry.load()()
-        fault = _find_fault(target, entry)
+        for check in _contract_checks:
+            fault = fault or check(target, entry)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the other targets have to go on
         text = error.message if isinstance(error, CloudtrainError) else str(error)
         fault = not_loaded(entry, f"{type(error).__name__}: {text}")
@@ -233,16 +236,6 @@ def add_contract_check(check: _Check) -> None:
     message if cloudtrain cannot use the target. The contract stands above this module, so the room
     of the contract calls this function when it is imported."""
     _contract_checks.append(check)
-
-
-def _find_fault(target: object, entry: EntryPoint) -> str | None:
-    """Return the message of the first check that refuses a target; None if cloudtrain can use
-    it."""
-    for check in _contract_checks:
-        message = check(target, entry)
-        if message is not None:
-            return message
-    return None
 
 
 @cache
@@ -317,8 +310,9 @@ def plugin_faults() -> Iterator[PluginFault]:
         used = _entries().get(entry.name)
         if used is not None and is_own(used):
             message = f"`{package}` has a target of this name too, which cloudtrain does not use"
-            hint = f"uninstall it: `pip uninstall {package}`"
-            yield PluginFault(entry.name, message, hint, is_harmless=True)
+            yield PluginFault(
+                entry.name, message, f"uninstall it: `pip uninstall {package}`", is_harmless=True
+            )
         elif used is None:
             message = f"`{package}` has a target of this name, and a target cannot have it"
             hint = (

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 UMASK = 0o077
 """The umask under which everything that is created is private."""
 
-_NO_LINKS = getattr(os, "O_NOFOLLOW", 0)
-
 
 def make_private_folder(path: StrPath) -> None:
     """Make a folder and its missing parents, closed to other users. An existing folder stays
@@ -55,7 +53,7 @@ def open_private(path: StrPath, flags: int) -> int:
     Raises:
         OSError: the file cannot be opened.
     """
-    return os.open(path, flags | os.O_CLOEXEC | _NO_LINKS, 0o600)
+    return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
 
 def write_once(path: StrPath, content: bytes, *, sync: bool = False) -> bool:
@@ -118,7 +116,7 @@ def close_state_folder(path: StrPath, *, ours: Collection[str]) -> None:
     `ours` are the names of cloudtrain's own items."""
     status = os.stat(path)
     require_own(path, status)
-    if not status.st_mode & UMASK or not hasattr(os, "getuid"):
+    if not status.st_mode & UMASK:
         return
 
     shared = status.st_mode & stat.S_ISVTX
@@ -146,7 +144,7 @@ def require_own(path: StrPath, status: os.stat_result | None = None) -> None:
         PermissionError: the folder belongs to another user, who could read and change its content.
     """
     owner = (status or os.stat(path)).st_uid
-    if hasattr(os, "getuid") and owner != os.getuid():
+    if owner != os.getuid():
         raise PermissionError(f"the folder belongs to another user ({owner})")
 
 

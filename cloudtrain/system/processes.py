@@ -11,11 +11,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from cloudtrain.runtime.proc import start_of
+from cloudtrain.runtime.proc import boot_id, start_of
 from cloudtrain.system.private import make_private_folder, open_private
 
 if TYPE_CHECKING:
@@ -72,10 +71,10 @@ def start_detached(
 def last_line(log: StrPath) -> str:
     """Return the last line of a log; empty if the log is empty or cannot be read."""
     try:
-        lines = Path(log).read_text("utf-8", "replace").strip().splitlines()
+        text = Path(log).read_text("utf-8", "replace").strip()
     except OSError:
         return ""
-    return lines[-1] if lines else ""
+    return "".join(text.splitlines()[-1:])
 
 
 # A lock that a process holds exactly until it ends, so that other processes can see its end, even
@@ -155,8 +154,6 @@ def is_held(path: Path) -> bool:
 
 # Elapsed time that is independent of changes to the wall clock.
 
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-
 
 class Moment(NamedTuple):
     """A point in time: the wall clock in seconds since the epoch, the id of the current boot, and
@@ -190,15 +187,6 @@ def read_clock() -> Moment:
     if hasattr(time, "CLOCK_BOOTTIME"):
         uptime = time.clock_gettime(time.CLOCK_BOOTTIME)
     return Moment(time.time(), boot_id(), uptime)
-
-
-@cache
-def boot_id() -> str:
-    """Return the id of this boot, or "" if the system has none."""
-    try:
-        return _BOOT_ID.read_text("ascii").strip()
-    except OSError:
-        return ""
 
 
 # The process that works in a folder. A copy of the folder names this process too, but is not its

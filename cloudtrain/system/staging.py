@@ -243,7 +243,7 @@ class Staging:
             raise
         finally:
             os.close(root)
-        return [self.folder / name for name in self._names]
+        return list(map(self.folder.joinpath, self._names))
 
     def _take(self, name: str) -> None:
         """Reserve a name for a file or link. Raises Unsafe if it is used already."""

@@ -20,10 +20,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cloudtrain.errors import StoreError, UsageError
 from cloudtrain.job.script import read_hyperparameters
-from cloudtrain.runtime.proc import start_of
+from cloudtrain.runtime.proc import boot_id, start_of
 from cloudtrain.system.files import KEPT, STORE_FILE
 from cloudtrain.system.private import close_state_folder
-from cloudtrain.system.processes import boot_id
 
 if TYPE_CHECKING:
     from cloudtrain.job.processing import AnyJob
