@@ -1,5 +1,5 @@
 """Charts: lines over each other, drawn in a terminal by `draw`, and with matplotlib by `figure_of`
-and `svg_of`."""
+and `picture_of`."""
 
 from __future__ import annotations
 
@@ -173,11 +173,6 @@ _LONGEST = 44
 """Characters of a name in a picture."""
 
 
-def svg_of(figure: Figure) -> str:
-    """Return a figure as an SVG document."""
-    return picture_of(figure, "svg").decode()
-
-
 def picture_of(figure: Figure, suffix: str) -> bytes:
     """Return a figure as a file of a form that matplotlib knows, such as `png`."""
     file = BytesIO()
@@ -264,8 +259,9 @@ def new_figure(width: float, height: float) -> Figure:
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        message = "pictures need matplotlib, which is not installed"
-        raise MissingExtra(message, hint=pip_line("plot"), code="CT063") from error
+        raise MissingExtra(
+            "pictures need matplotlib, which is not installed", hint=pip_line("plot"), code="CT063"
+        ) from error
 
     class Picture(Figure):
         def _repr_png_(self) -> bytes:

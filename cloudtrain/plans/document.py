@@ -365,7 +365,10 @@ def _table(block: Table, width: int | None) -> Iterator[Line]:
     widths = [width_of(header) for header in headers]
     rows = []
     for row in block.rows:
-        cells = [_one_line_cell(cell) for cell in row]
+        cells = []
+        for cell in row:
+            text, style = as_span(cell)
+            cells.append(Span(on_one_line(text.replace("\n", " ")), style))
         widths = list(map(max, widths, [width_of(cell.text) for cell in cells]))
         rows.append(cells)
 
@@ -394,12 +397,6 @@ def _table(block: Table, width: int | None) -> Iterator[Line]:
 def _total(widths: Sequence[int]) -> int:
     """Return the width of columns with the gaps between them."""
     return sum(widths) + GAP * (len(widths) - 1)
-
-
-def _one_line_cell(cell: Cell) -> Span:
-    """Return a cell with its line breaks as spaces, and all else that is invisible escaped."""
-    text, style = as_span(cell)
-    return Span(on_one_line(text.replace("\n", " ")), style)
 
 
 def _fit_row(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import CloudtrainError, MissingExtra
-from cloudtrain.plans.chart import svg_of
+from cloudtrain.plans.chart import picture_of
 from cloudtrain.plans.document import (
     LEVEL_STYLE,
     Block,
@@ -53,12 +53,12 @@ def picture(draw: Callable[[], Figure], words: str) -> str:
     instead of it. Without matplotlib, return what to install; if there is nothing to draw or it
     cannot be read, return an empty text."""
     try:
-        svg = svg_of(draw())
+        svg = picture_of(draw(), "svg")
     except MissingExtra as error:
         return to_html(Document([Notice("notice", error.message, hint=error.hint)]))
     except (CloudtrainError, OSError):
         return ""
-    data = b64encode(svg.encode()).decode()
+    data = b64encode(svg).decode()
     return f'<img alt="{_escape(words)}" src="data:image/svg+xml;base64,{data}">\n'
 
 

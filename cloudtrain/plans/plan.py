@@ -10,12 +10,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from cloudtrain.documents import JsonMapping, JsonObject
-from cloudtrain.errors import UsageError, ValuePath, dotted
+from cloudtrain.errors import UsageError, ValuePath, counted, dotted
 from cloudtrain.job.model import format_size
 from cloudtrain.plans.document import (
+    Block,
     CommandLine,
     Document,
     Heading,
@@ -37,10 +38,6 @@ from cloudtrain.plans.processes import (
 )
 from cloudtrain.plans.states import RunRef
 from cloudtrain.system.plugins import ability, all_parts, find_usable, part
-
-if TYPE_CHECKING:
-    from cloudtrain.plans.document import Block
-
 
 # Functions that hide secrets, which may be sent but must not appear in output or logs.
 
@@ -181,9 +178,7 @@ class Machine(NamedTuple):
         return len(self.gpu_ids)
 
     def __str__(self) -> str:
-        cpus = "CPUs" if self.cpus > 1 else "CPU"
-        gpus = "GPUs" if self.gpus > 1 else "GPU"
-        return f"{self.cpus} {cpus}, {self.gpus or 'no'} {gpus}"
+        return f"{counted(self.cpus, 'CPU')}, {counted(self.gpus, 'GPU')}"
 
 
 class CompileContext(NamedTuple):
@@ -419,18 +414,14 @@ class Plan(Printable):
                 blocks.append(Pairs([_upload_row(upload) for upload in self.uploads]))
             if self.processes:
                 blocks.append(Section("Processes", list(_process_blocks(self.processes))))
-            request = self._request_once() if once else self.request
+            request = self.request
+            own = request.get("processes")
+            if once and isinstance(own, list) and self.processes:
+                above = f"{len(own)} as above; `--format request` has the text"
+                request = {**request, "processes": above}
             title = f"Request (plan {self.sha256[:12]})"
             blocks.append(Section(title, list(request_blocks(request))))
         return hide(Document(blocks), self.hidden)
-
-    def _request_once(self) -> JsonObject:
-        """Return the request without the list of its processes, which are shown above it."""
-        own = self.request.get("processes")
-        if not isinstance(own, list) or not self.processes:
-            return self.request
-        above = f"{len(own)} as above; `--format request` has the text"
-        return {**self.request, "processes": above}
 
     def __str__(self) -> str:
         """Return the summary and the findings. `to_text()` returns the whole plan."""

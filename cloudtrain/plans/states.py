@@ -28,13 +28,13 @@ class RunState(str, Enum):
     @property
     def is_final(self) -> bool:
         """Whether the state is final, which means that the run will never change again."""
-        return self in _FINAL
+        return self in FINAL
 
     def __str__(self) -> str:
         return self.value
 
 
-_FINAL = frozenset({RunState.SUCCEEDED, RunState.FAILED, RunState.STOPPED, RunState.LOST})
+FINAL = frozenset({RunState.SUCCEEDED, RunState.FAILED, RunState.STOPPED, RunState.LOST})
 
 _REFERENCE = r"(?P<target>[a-z][a-z0-9_]*)://(?P<place>[^/]+)/(?P<name>[^/]+)"
 

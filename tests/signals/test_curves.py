@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 import pytest
 
 from cloudtrain.errors import UsageError
-from cloudtrain.plans.chart import Chart, draw, figure_of, svg_of
+from cloudtrain.plans.chart import Chart, draw, figure_of, picture_of
 from cloudtrain.signals.curves import Curve, View, charts_of, choose, plot
 from cloudtrain.signals.main_metric import goal_of
 from cloudtrain.signals.rows import Column
@@ -169,7 +169,7 @@ def test_any_name_can_be_drawn() -> None:
     pytest.importorskip("matplotlib")
     curves = [curve([1, 2, NAN], name, name) for name in NAMES]
     figure = plot(curves, NAMES)
-    ElementTree.fromstring(svg_of(figure))
+    ElementTree.fromstring(picture_of(figure, "svg"))
     labels = [text.get_text().strip() for text in figure.legends[0].get_texts()]
     assert len(labels) == len(figure.axes) == len(NAMES)
     assert max(map(len, labels)) < 60
@@ -205,7 +205,7 @@ def test_odd_numbers_can_be_drawn(values: list[float]) -> None:
     for view in (View(scale="linear"), View(scale="log")):
         chart = one(curve(values), view=view)
         assert len(draw(chart, 40, 4)) == 4
-        ElementTree.fromstring(svg_of(figure_of([chart])))
+        ElementTree.fromstring(picture_of(figure_of([chart]), "svg"))
 
 
 def test_crosses_stand_where_values_are_lost() -> None:
@@ -215,7 +215,7 @@ def test_crosses_stand_where_values_are_lost() -> None:
     line, crosses = figure.axes[0].lines
     assert (line.get_marker(), line.get_markevery()) == ("o", [0, 2])
     assert (list(crosses.get_xdata()), crosses.get_marker()) == ([1, 3], "x")
-    ElementTree.fromstring(svg_of(plot([curve([NAN, NAN])])))
+    ElementTree.fromstring(picture_of(plot([curve([NAN, NAN])]), "svg"))
 
 
 def test_pictures_are_readable_on_light_and_dark_pages() -> None:
