@@ -330,7 +330,7 @@ def listing_time(runs: int) -> list[Result]:
 PAGE = """
 import asyncio, sys, time
 from cloudtrain.page.feed import Feed
-from cloudtrain.page.listing import Listing
+from cloudtrain.page.details import Listing
 
 listing = Listing()
 listing.runs(newest=0)  # as when the page starts

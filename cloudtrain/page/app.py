@@ -1,4 +1,5 @@
-"""The addresses of the page, and what each answers."""
+"""The addresses of the page, and what each answers or changes. The page approves nothing that costs
+money: for that it shows the command."""
 
 from __future__ import annotations
 
@@ -6,7 +7,8 @@ import asyncio
 import json
 import math
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+import shlex
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
@@ -16,19 +18,21 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response, StreamingResponse
-from starlette.routing import Mount, Route
+from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from cloudtrain.api import costs, diff
 from cloudtrain.errors import CloudtrainError, RunNotFound, UsageError
 from cloudtrain.lifecycle.runs.compare import compare
+from cloudtrain.lifecycle.runs.costs import grouping, sums
+from cloudtrain.lifecycle.runs.costs import is_free
 from cloudtrain.lifecycle.runs.find import run as find_run
-from cloudtrain.lifecycle.runs.overview import queue
-from cloudtrain.lifecycle.runs.run import Run
+from cloudtrain.lifecycle.runs.overview import move_in_queue, queue
+from cloudtrain.lifecycle.runs.run import ChainedRun, Run
+from cloudtrain.lifecycle.runs.sweep import sweep_of
 from cloudtrain.page import details
-from cloudtrain.page.actions import ACTIONS, Body
 from cloudtrain.page.feed import Feed
-from cloudtrain.page.forms import Packed, json_text, pack, saved_page
-from cloudtrain.page.listing import Listing, cost_sums
+from cloudtrain.page.forms import Packed, document_data, json_text, pack, saved_page
 
 _STATIC = Path(__file__).parent / "static"
 
@@ -50,12 +54,13 @@ _STATUS = ((RunNotFound, 404), (UsageError, 400), (CloudtrainError, 502))
 _JSON = "application/json"
 
 Endpoint = Callable[[Request], Awaitable[Response]]
+Body = Mapping[str, Any]
 
 
 def make_app() -> Starlette:
     """Return the application, without its guard."""
     feed = Feed()
-    listing = Listing()
+    listing = details.Listing()
     open_log = lru_cache(maxsize=_OPEN_LOGS)(details.OpenLog)
 
     @asynccontextmanager
@@ -95,27 +100,32 @@ def make_app() -> Starlette:
         feed.ask_again(run.name)
         return answer
 
-    routes = [
+    answers: dict[str, Callable[[Request], Any]] = {
+        "/runs": runs,
+        "/live": lambda _: feed.live(),
+        "/queue": _queue,
+        "/costs": _costs,
+        "/difference": _difference,
+        "/compared": lambda request: details.compared(_runs_of(request)),
+        "/runs/{name}": shown,
+        "/runs/{name}/sent": lambda request: details.sent(_run(request)),
+        "/runs/{name}/code": lambda request: details.code(_run(request)),
+        "/runs/{name}/code/{path:path}": _code_file,
+        "/runs/{name}/curves": _curves,
+        "/runs/{name}/stacks": lambda request: details.stacks(_run(request)),
+        "/runs/{name}/machines/curves": _machines,
+        "/runs/{name}/log": window,
+        "/runs/{name}/find": find,
+        "/runs/{name}/files": lambda request: details.files(_run(request)),
+    }
+    routes: list[BaseRoute] = []
+    for path, answer in answers.items():
+        routes.append(Route(f"/api{path}", _json(answer)))
+    routes += [
         Route("/", _index),
         Route("/api/events", events),
-        Route("/api/runs", _json(runs)),
-        Route("/api/live", _json(lambda _: feed.live())),
-        Route("/api/queue", _json(_queue)),
-        Route("/api/costs", _json(_costs)),
-        Route("/api/difference", _json(_difference)),
-        Route("/api/compared", _json(lambda request: details.compared(_runs_of(request)))),
         Route("/api/saved", _saved),
-        Route("/api/runs/{name}", _json(shown)),
-        Route("/api/runs/{name}/sent", _json(lambda request: details.sent(_run(request)))),
-        Route("/api/runs/{name}/code", _json(lambda request: details.code(_run(request)))),
-        Route("/api/runs/{name}/code/{path:path}", _json(_code_file)),
-        Route("/api/runs/{name}/curves", _json(_curves)),
-        Route("/api/runs/{name}/stacks", _json(lambda request: details.stacks(_run(request)))),
-        Route("/api/runs/{name}/machines/curves", _json(_machines)),
         Route("/api/runs/{name}/saved", _saved),
-        Route("/api/runs/{name}/log", _json(window)),
-        Route("/api/runs/{name}/find", _json(find)),
-        Route("/api/runs/{name}/files", _json(lambda request: details.files(_run(request)))),
         Route("/api/runs/{name}/file/{path:path}", _file),
         Route("/api/runs/{name}/{action}", _change(act), methods=["POST"]),
         Mount("/static", StaticFiles(directory=_STATIC)),
@@ -123,7 +133,7 @@ def make_app() -> Starlette:
     return Starlette(routes=routes, lifespan=life)
 
 
-def _read_first(listing: Listing) -> None:
+def _read_first(listing: details.Listing) -> None:
     """Read the runs before a browser asks for them."""
     with suppress(CloudtrainError):  # the browser will be told
         listing.packed()
@@ -204,8 +214,7 @@ def _named(name: str) -> Run:
 
 def _runs_of(request: Request) -> list[Run]:
     """Return the runs that a query names."""
-    names = request.query_params.getlist("run")[:_MOST_COMPARED]
-    return list(map(_named, names))
+    return list(map(_named, request.query_params.getlist("run")[:_MOST_COMPARED]))
 
 
 def _number(request: Request, name: str) -> int | None:
@@ -226,14 +235,20 @@ def _queue(_: Request) -> Any:
 
 
 def _costs(request: Request) -> Any:
-    groups = cost_sums(request.query_params.get("by", "job"))
+    by = request.query_params.get("by", "job")
+    group_of = grouping(by)
+    if group_of is None:
+        hint = "`job`, `month`, `target` or `tag:KEY`"
+        raise UsageError(f"`{by}` is not a valid group", hint=hint, code="CT909")
+    groups = sums(costs(online=False), group_of)
     return [{**group._asdict(), "total": group.total} for group in groups]
 
 
 def _difference(request: Request) -> Any:
     query = request.query_params
     before = _named(query.get("before", ""))
-    return details.difference(before, _named(query.get("after", "")))
+    after = _named(query.get("after", ""))
+    return document_data(diff(before, after).document())
 
 
 def _curves(request: Request) -> Any:
@@ -242,9 +257,7 @@ def _curves(request: Request) -> Any:
         start = float(query.get("start", "-inf"))
         end = float(query.get("end", "inf"))
     except ValueError:
-        raise UsageError(
-            "`start` and `end` are steps", hint="`start=0&end=100`", code="CT909"
-        ) from None
+        start = end = math.nan
     if math.isnan(start) or math.isnan(end):
         raise UsageError("`start` and `end` are steps", hint="`start=0&end=100`", code="CT909")
     return details.curves(_run(request).metrics(), query.getlist("name"), start, end)
@@ -287,3 +300,76 @@ async def _saved(request: Request) -> Response:
         return _error(error)
     headers = {"content-disposition": f'attachment; filename="{name}.html"'}
     return Response(text, media_type="text/html", headers=headers)
+
+
+# What can be changed.
+
+_MOST_TRIALS = 10_000
+
+
+def _stop(run: Run, _: Body) -> dict[str, Any]:
+    run.stop()
+    return {"said": f"`{run.name}` was asked to stop"}
+
+
+def _rerun(run: Run, _: Body) -> dict[str, Any]:
+    if not is_free(run.target):
+        return _typed("rerun", run.name)
+    again = run.rerun()
+    return {"said": f"`{again.name}` was submitted", "run": again.name}
+
+
+def _continue(run: Run, body: Body) -> dict[str, Any]:
+    """Continue a sweep, with `trials` more of them, or the wait for other runs."""
+    trials = body.get("trials", 0)
+    if type(trials) is not int or not 0 <= trials <= _MOST_TRIALS:
+        raise _wrong(body)
+    if not is_free(run.target):
+        more = ("--trials", str(trials)) if trials else ()
+        return _typed("continue", run.name, *more)
+    if isinstance(run, ChainedRun):
+        run.resume()
+        return {"said": f"`{run.name}` waits again", "run": run.name}
+    again = sweep_of(run).resume(trials)
+    return {"said": f"`{again.name}` continues", "run": again.name}
+
+
+def _typed(*words: str) -> dict[str, Any]:
+    """Return a command for the person to type, because the run costs money."""
+    return {"command": shlex.join(("cloudtrain", *words))}
+
+
+def _annotate(run: Run, body: Body) -> dict[str, Any]:
+    note = body.get("note")
+    pinned = body.get("pinned")
+    tags = body.get("tags") or {}
+    if not isinstance(note, str | None) or not isinstance(pinned, bool | None):
+        raise _wrong(body)
+    if not isinstance(tags, dict) or not all(tags):
+        raise _wrong(body)
+    if not all(isinstance(tag, str | None) for tag in tags.values()):
+        raise _wrong(body)
+    run.annotate(note, tags=tags, pinned=pinned)
+    return {"said": f"`{run.name}` was changed"}
+
+
+def _move(run: Run, body: Body) -> dict[str, Any]:
+    before = body.get("before")
+    other = None if before is None else find_run(str(before))
+    move_in_queue(run, before=other, last=body.get("last") is True)
+    return {"said": f"`{run.name}` was moved"}
+
+
+def _wrong(body: Body) -> UsageError:
+    hint = "docs/guides/page.md describes what the page takes"
+    return UsageError(f"the request is not understood: {dict(body)}", hint=hint, code="CT909")
+
+
+ACTIONS: Mapping[str, Callable[[Run, Body], dict[str, Any]]] = {
+    "stop": _stop,
+    "rerun": _rerun,
+    "continue": _continue,
+    "annotate": _annotate,
+    "move": _move,
+}
+"""What can be done to a run, by the last part of the address."""

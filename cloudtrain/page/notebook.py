@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from functools import cache
 from html import escape
 from typing import TYPE_CHECKING
@@ -26,7 +27,7 @@ class PageLink:
         return f"<the page at {self.address}>"
 
     def _repr_html_(self) -> str:
-        link = escape(self._page.make_link())
+        link = escape(f"{self._page.address}/?token={self._page.keys.make_code()}")
         return f'<a href="{link}" target="_blank" rel="noopener">all runs, on a page</a>'
 
 
@@ -50,5 +51,5 @@ def _page(port: int | None) -> Page:
     from cloudtrain.page.server import make_page
 
     page = make_page(port)
-    page.serve_in_thread()
+    threading.Thread(target=page.serve, daemon=True, name="cloudtrain page").start()
     return page

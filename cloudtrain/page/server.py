@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-import threading
+import sys
 import webbrowser
 from typing import NamedTuple
 
@@ -35,17 +35,9 @@ class Page(NamedTuple):
         """The address with the token."""
         return f"{self.address}/?token={self.keys.token}"
 
-    def make_link(self) -> str:
-        """Return an address that opens the page once, within a minute."""
-        return f"{self.address}/?token={self.keys.make_code()}"
-
     def serve(self) -> None:
         """Answer until the process is interrupted."""
         self.server.run(sockets=[self.listener])
-
-    def serve_in_thread(self) -> None:
-        """Answer until the process ends."""
-        threading.Thread(target=self.serve, daemon=True, name="cloudtrain page").start()
 
 
 def make_page(port: int | None = None, host: str = LOOPBACK) -> Page:
@@ -101,7 +93,7 @@ def open_browser(link: str) -> bool:
     """Open an address in the person's browser. Return False if there is none, such as on a machine
     without a screen."""
     has_screen = bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
-    if os.name == "posix" and os.uname().sysname == "Linux" and not has_screen:
+    if sys.platform == "linux" and not has_screen:
         return False
     try:
         return webbrowser.open(link)
@@ -109,13 +101,12 @@ def open_browser(link: str) -> bool:
         return False
 
 
-def forwarding(address: str, environ: dict[str, str] | None = None) -> str | None:
+def forwarding(address: str) -> str | None:
     """Return the command that brings the page to the machine from which this one is used by ssh;
     None for a person in front of it."""
-    variables = os.environ if environ is None else environ
-    if not variables.get("SSH_CONNECTION"):
+    server = os.environ.get("SSH_CONNECTION", "").split()
+    if not server:
         return None
     port = address.rpartition(":")[2]
-    server = variables["SSH_CONNECTION"].split()
     host = server[2] if len(server) > 2 else socket.gethostname()
-    return f"ssh -N -L {port}:127.0.0.1:{port} {variables.get('USER', 'you')}@{host}"
+    return f"ssh -N -L {port}:127.0.0.1:{port} {os.environ.get('USER', 'you')}@{host}"
