@@ -47,19 +47,7 @@ def compile_local(job: TrainingJob, target: Local, context: CompileContext) -> P
         assert emulate is not None, "the settings accept only targets that can be emulated"
         return emulate(job, target, context)
 
-    account: LocalAccount = context.account
-    problems = Problems(_job_problems(job, account, target.python or account.python))
-    if target.launcher != "torchrun" and job.distribution.type != "torch":
-        message = (
-            f"`--launcher {target.launcher}` starts only `torch` jobs, and this job is "
-            f"`{job.distribution.type}`"
-        )
-        hint = "use `--launcher torchrun`, the default"
-        problems += [Problem(("distribution", "type"), message, hint, code="CT038")]
-    if target.launcher == "fork":
-        problems += _fork_problems(job, account)
-    if job.distribution.type == "tensorflow":
-        problems += _task_problems(job, target, account)
+    problems = Problems(_job_problems(job, target, context.account))
 
     # with a path missing, there is still a plan for the rules: the input has a made-up path
     plan = None if problems else _plan(job, target, context)
@@ -95,8 +83,9 @@ def _plan(job: TrainingJob, target: Local, context: CompileContext) -> Plan:
         metrics=dict(job.metrics) or None,
     )
     processes = Processes((*Processes.of(launch.processes).groups, *launch.ranks))
-    summary = _summary(run, launch)
-    return local_plan(specification, job.name, context, processes=processes, summary=summary)
+    return local_plan(
+        specification, job.name, context, processes=processes, summary=_summary(run, launch)
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -313,9 +302,8 @@ def _launcher_of(job: TrainingJob) -> str:
     return "torchrun" if job.distribution.type == "smddp" else launcher_of(job.distribution)
 
 
-def _job_problems(job: TrainingJob, account: LocalAccount, python: str) -> Iterator[Problem]:
-    """Yield what this machine cannot start, whatever the settings. `python` is the run's
-    interpreter, beside which mpirun was searched."""
+def _job_problems(job: TrainingJob, target: Local, account: LocalAccount) -> Iterator[Problem]:
+    """Yield what this machine cannot start."""
     yield from option_problems(job)
     if job.entry_point is None and job.command is None:
         message = "the job runs its image's own entry point, but the local target runs no images"
@@ -332,11 +320,30 @@ def _job_problems(job: TrainingJob, account: LocalAccount, python: str) -> Itera
         )
         yield Problem(place, message, hint, code="CT030")
     elif _launcher_of(job) == "mpirun" and account.mpirun is None:
+        python = target.python or account.python  # beside which mpirun was searched
         message = (
             f"`{job.distribution.type}` needs `mpirun`, which is neither beside `{python}` nor "
             "on the PATH"
         )
         yield Problem(place, message, launchers.install_mpirun(), code="CT038")
+
+    if target.launcher != "torchrun" and job.distribution.type != "torch":
+        message = (
+            f"`--launcher {target.launcher}` starts only `torch` jobs, and this job is "
+            f"`{job.distribution.type}`"
+        )
+        yield Problem(place, message, "use `--launcher torchrun`, the default", code="CT038")
+    if target.launcher == "fork":
+        yield from _fork_problems(job, account)
+    if job.distribution.type == "tensorflow":
+        workers, servers = local_tasks(job, target, account.machine)
+        # only `instance_count` of the settings can cause it: the job's own numbers are reduced
+        if workers + servers > MOST_TASKS:
+            message = (
+                f"{workers:,} workers and {servers:,} parameter servers are too many for this "
+                f"machine: at most {MOST_TASKS:,} in all"
+            )
+            yield Problem((), message, "run it smaller: leave `--instances` out", code="CT031")
 
 
 def _fork_problems(job: TrainingJob, account: LocalAccount) -> Iterator[Problem]:
@@ -344,25 +351,14 @@ def _fork_problems(job: TrainingJob, account: LocalAccount) -> Iterator[Problem]
     if job.entry_point is None or not job.entry_point.endswith(".py"):
         field = "command" if job.entry_point is None else "entry_point"
         message = "`--launcher fork` can run only a Python script"
-        hint = f"{other}, or name the script: `entry_point: train.py`"
-        yield Problem((field,), message, hint, code="CT038")
+        yield Problem(
+            (field,), message, f"{other}, or name the script: `entry_point: train.py`", code="CT038"
+        )
     machine = account.machine
     if machine.gpus:
         message = f"`--launcher fork` works on CPUs only, but this machine has GPUs ({machine})"
         hint = f"{other}, or hide the GPUs with `CUDA_VISIBLE_DEVICES=` in front"
         yield Problem((), message, hint, code="CT038")
-
-
-def _task_problems(job: TrainingJob, target: Local, account: LocalAccount) -> Iterator[Problem]:
-    """Yield a problem if the job has too many tasks. Only `instance_count` of the settings can
-    cause it: the job's own numbers are reduced to this machine."""
-    workers, servers = local_tasks(job, target, account.machine)
-    if workers + servers > MOST_TASKS:
-        message = (
-            f"{workers:,} workers and {servers:,} parameter servers are too many for this "
-            f"machine: at most {MOST_TASKS:,} in all"
-        )
-        yield Problem((), message, "run it smaller: leave `--instances` out", code="CT031")
 
 
 def _summary(run: _RunLayout, launch: _Launch) -> list[tuple[str, str]]:

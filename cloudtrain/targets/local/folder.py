@@ -124,20 +124,17 @@ class RunFolder:
         try:
             replace_private(self.status, json.dumps(status).encode(), sync=is_final)
         except OSError:
-            self._write_short(status)
-
-    def _write_short(self, status: dict[str, Any]) -> None:
-        """Overwrite the status file in place, without details and metrics."""
-        short = dict(status, details=[], metrics={}, reason=(status["reason"] or "")[:500] or None)
-        content = json.dumps(short).encode()
-        assert len(content) < _SHORT, "everything long was left out"
-        descriptor = os.open(self.status, os.O_WRONLY)
-        try:
-            size = os.fstat(descriptor).st_size
-            # filled up, so that every reader finds complete JSON
-            os.pwrite(descriptor, content.ljust(size), 0)
-        finally:
-            os.close(descriptor)
+            reason = (status["reason"] or "")[:500] or None
+            short = dict(status, details=[], metrics={}, reason=reason)
+            content = json.dumps(short).encode()
+            assert len(content) < _SHORT, "everything long was left out"
+            descriptor = os.open(self.status, os.O_WRONLY)
+            try:
+                size = os.fstat(descriptor).st_size
+                # filled up, so that every reader finds complete JSON
+                os.pwrite(descriptor, content.ljust(size), 0)
+            finally:
+                os.close(descriptor)
 
     def read_preempted(self) -> dict[str, Any] | None:
         """Read the marker that the script's runtime wrote when it saved and exited early: `step`

@@ -73,5 +73,4 @@ def look_at(folder: RunFolder, supervisor: int) -> list[Look]:
     below which ranks are that have not registered."""
     ranks = RankTable(Exits())
     ranks.discover([(supervisor, 0)])
-    watch = HangWatch(folder.path, write_notice, pids=ranks.pid_of_rank)
-    return watch.look(_BETWEEN)
+    return HangWatch(folder.path, write_notice, pids=ranks.pid_of_rank).look(_BETWEEN)

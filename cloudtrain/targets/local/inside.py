@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import NamedTuple
 
 from cloudtrain.runtime.environment import detect_environment
@@ -52,8 +53,7 @@ def enter(run_dir: str, token: str, environ: Mapping[str, str], asked: ExecReque
     if asked.port is not None:
         if asked.port == asked.local_port:
             return Session()
-        argv = (sys.executable, *relay_argv(asked.port))
-        return relayed(argv, environ, asked)
+        return relayed((sys.executable, *relay_argv(asked.port)), environ, asked)
 
     place = _find(run_dir, token, asked)
     variables = dict(place.variables)
@@ -66,9 +66,6 @@ def enter(run_dir: str, token: str, environ: Mapping[str, str], asked: ExecReque
     variables[RANK_PID] = str(place.pid)
     folder = _folder_of(place.pid)
     return Session(command, variables, folder if os.path.isdir(folder) else run_dir)
-
-
-_LOOK = "`cloudtrain status {name}` shows how the run does"
 
 
 def _find(run_dir: str, token: str, asked: ExecRequest) -> _Place:
@@ -84,7 +81,7 @@ def _find(run_dir: str, token: str, asked: ExecRequest) -> _Place:
     if found:
         return min(found)
 
-    hint = _LOOK.format(name=name)
+    hint = f"`cloudtrain status {name}` shows how the run does"
     if places:
         instances = sorted({place.instance for place in places.values()})
         hint = f"its running ranks are {_listed(sorted(places))}, on instance {_listed(instances)}"
@@ -103,7 +100,10 @@ def _registered(run_dir: str) -> dict[int, _Place]:
         variables = environment_of(process.pid) if process.is_alive else None
         if variables is not None:
             own = {**variables, **process.environ}
-            places[process.rank] = _Place(process.rank, _instance_of(own), process.pid, own)
+            instance = 0
+            with suppress(SetupError):
+                instance = detect_environment(own).node_rank
+            places[process.rank] = _Place(process.rank, instance, process.pid, own)
     return places
 
 
@@ -115,13 +115,6 @@ def _folder_of(pid: int) -> str:
     except table.Error:
         return ""
     return folder
-
-
-def _instance_of(variables: Mapping[str, str]) -> int:
-    try:
-        return detect_environment(variables).node_rank
-    except SetupError:
-        return 0
 
 
 def _started(token: str) -> list[_Place]:

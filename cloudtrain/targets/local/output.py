@@ -126,16 +126,8 @@ class OutputFile:
     """One output file, with the position `offset` up to which it was read, and the position
     `copied` up to which its lines are in the journal. `folder` is the run's."""
 
-    def __init__(
-        self,
-        path: str,
-        folder: str,
-        *,
-        instance: int,
-        rank: int | None,
-        stream: str,
-        attempt: int = 0,
-    ) -> None:
+    def __init__(self, path: str, folder: str, source: OutputSource) -> None:
+        """`source` says who writes the file."""
         self.path = path
         self.lines: LineSplitter = LineSplitter()
         self.offset: int = 0
@@ -143,7 +135,7 @@ class OutputFile:
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         inode = os.fstat(self._descriptor).st_ino
         file = os.path.relpath(path, folder)
-        self.source: OutputSource = OutputSource(instance, rank, stream, attempt, file, inode)
+        self.source: OutputSource = source._replace(file=file, inode=inode)
 
     @property
     def consumed(self) -> int:
@@ -214,15 +206,10 @@ class SourceFinder:
             for stream in STREAMS:
                 path = launched_log(self._logs, process, index, stream)
                 if path not in self._known and os.path.exists(path):
-                    source = OutputFile(
-                        path,
-                        self._folder,
-                        instance=process.instance,
-                        rank=process.rank,
-                        stream=stream,
-                    )
-                    self._known[path] = source.source.inode
-                    yield source
+                    source = OutputSource(process.instance, process.rank, stream)
+                    file = OutputFile(path, self._folder, source)
+                    self._known[path] = file.source.inode
+                    yield file
 
     def new_ranks(self, *, at_once: bool = False) -> Iterator[OutputFile]:
         """Yield the output files of ranks that appeared since the last call. Without `at_once`,
@@ -250,19 +237,13 @@ class SourceFinder:
                     continue
                 key = (instance, local_rank, stream)
                 attempt = self._attempts.get(key, 0)
-                source = OutputFile(
-                    path,
-                    self._folder,
-                    instance=instance,
-                    rank=rank,
-                    stream=stream,
-                    attempt=attempt,
-                )
+                source = OutputSource(instance, rank, stream, attempt)
+                file = OutputFile(path, self._folder, source)
             except FileNotFoundError:
                 continue
             self._attempts[key] = attempt + 1
-            self._known[path] = source.source.inode
-            yield source
+            self._known[path] = file.source.inode
+            yield file
 
     def _rank(self, instance: int, local_rank: int, folder: str, at_once: bool) -> int | None:
         """Return the global rank of the process whose output is in `folder`; None if it is not

@@ -176,8 +176,9 @@ def unpack_code(spec: LaunchSpecification, marker: str) -> None:
         from cloudtrain.errors import UsageError
 
         archive.unlink(missing_ok=True)
-        hint = "submit the job again to write a new archive"
-        raise UsageError(f"{error}; cloudtrain removed it", hint=hint) from None
+        raise UsageError(
+            f"{error}; cloudtrain removed it", hint="submit the job again to write a new archive"
+        ) from None
     os.close(open_private(marker, os.O_WRONLY | os.O_CREAT))
 
 

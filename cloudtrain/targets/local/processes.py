@@ -46,7 +46,12 @@ def processes() -> list[int]:
 
 def stat_of(pid: int) -> Stat | None:
     if not HAS_PROC:
-        return _psutil_stat(pid)
+        table = process_table()
+        try:
+            process = table.Process(pid)
+            return Stat(process.ppid(), os.getsid(pid), process.status() == table.STATUS_ZOMBIE)
+        except (table.Error, OSError):
+            return None
     fields = stat_fields(pid)
     if not fields:
         return None
@@ -57,7 +62,12 @@ def stat_of(pid: int) -> Stat | None:
 
 def environment_of(pid: int) -> dict[str, str] | None:
     if not HAS_PROC:
-        return _psutil_environment(pid)
+        table = process_table()
+        try:
+            environment: dict[str, str] = table.Process(pid).environ()
+        except (table.Error, OSError):
+            return None
+        return environment
     content = read_proc(f"{pid}/environ")
     if content is None:
         return None
@@ -95,24 +105,6 @@ def children_of(pid: int) -> list[int]:
     if children is None:
         return [child for child, stat in _table().items() if stat.parent == pid]
     return children
-
-
-def _psutil_stat(pid: int) -> Stat | None:
-    table = process_table()
-    try:
-        process = table.Process(pid)
-        return Stat(process.ppid(), os.getsid(pid), process.status() == table.STATUS_ZOMBIE)
-    except (table.Error, OSError):
-        return None
-
-
-def _psutil_environment(pid: int) -> dict[str, str] | None:
-    table = process_table()
-    try:
-        environment: dict[str, str] = table.Process(pid).environ()
-    except (table.Error, OSError):
-        return None
-    return environment
 
 
 # Kill every process of a run, including those that left its session.
@@ -208,8 +200,6 @@ them."""
 
 class RankProcess:
     """A process that is a rank. `is_last`: its launcher will not restart it."""
-
-    __slots__ = ("attempt", "instance", "is_last", "local_rank", "pid", "rank")
 
     def __init__(self, pid: int, instance: int, environment: dict[str, str]) -> None:
         self.pid: int = pid

@@ -108,8 +108,7 @@ class QueueOrder:
         """Remove the runs for which `is_over` returns True. A run whose supervisor was killed keeps
         its GPUs or slots until another process has finished it, because its processes may still use
         them."""
-        over = {run for run in self.runs() if is_over(run)}
-        self._keep(lambda run: run not in over)
+        self._keep(lambda run: not is_over(run))
 
     def runs(self) -> set[str]:
         """Return the names of all runs in the queue, also of dropped ones."""

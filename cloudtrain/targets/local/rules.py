@@ -16,7 +16,7 @@ from pathlib import Path
 from threading import Timer
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.errors import join_names
+from cloudtrain.errors import counted, join_names
 from cloudtrain.job.distribution import TensorFlow
 from cloudtrain.job.model import format_size
 from cloudtrain.plans.plan import Level
@@ -148,8 +148,7 @@ def missing_from(
     unique = list(dict.fromkeys(requirements))
     if not unique:
         return []
-    names = {requirement.name for requirement in unique}
-    answer = _ask(python, sorted(names))
+    answer = _ask(python, sorted({requirement.name for requirement in unique}))
     if answer is None:
         return []
     from cloudtrain.job.requirements import Platform
@@ -273,21 +272,17 @@ def torch_is_missing(subject: Subject) -> Iterator[Fault]:
     roles = {group.role for group in Processes.of(subject.plan.processes).groups}
     if roles.isdisjoint(("torchrun", "fork")) or subject.settings.python is not None:
         return
-    if find_spec("torch") is not None or _will_install(subject):
+    file = subject.job.environment.requirements
+    if file is not None and subject.settings.build_environment:
+        names = {line.name.lower() for line in _lines(subject.tree, file)}
+        if "torch" in names:  # it will be installed
+            return
+    if find_spec("torch") is not None:
         return
     kind = subject.job.distribution.type
     message = f"`{sys.executable}` has no PyTorch, and `{kind}` cannot start without it"
     hint = f"{pip_line('torch')}, or name an interpreter that has it: `--python PATH`"
     yield Fault(message, hint, ("distribution", "type"))
-
-
-def _will_install(subject: Subject) -> bool:
-    """Return whether `build_environment` will install PyTorch for the job."""
-    file = subject.job.environment.requirements
-    if file is None or not subject.settings.build_environment:
-        return False
-    lines = _lines(subject.tree, file)
-    return any(line.name.lower() == "torch" for line in lines)
 
 
 def _lines(tree: Tree, file: str) -> list[Requirement]:
@@ -353,8 +348,9 @@ def memory_is_too_small(subject: Subject) -> Iterator[Fault]:
             f"{specification.world_size} processes with PyTorch need {format_size(need)} of "
             f"memory or more, and this machine has {format_size(memory)}"
         )
-        hint = f"start at most {most}: `--instances 1 --processes-per-instance {most}`"
-        yield Fault(message, hint)
+        yield Fault(
+            message, f"start at most {most}: `--instances 1 --processes-per-instance {most}`"
+        )
 
 
 _OF_TORCH = 200 * 2**20
@@ -440,12 +436,11 @@ def more_ranks_than_gpus(subject: Subject) -> Iterator[Fault]:
     gpus = subject.account.machine.gpus
     ranks = _specification(subject).world_size
     if gpus and ranks > gpus:
-        noun = "GPUs" if gpus > 1 else "GPU"
         hint = (
             f"run one process per GPU with `--instances 1 --processes-per-instance {gpus}`, or "
             "hide the GPUs with `CUDA_VISIBLE_DEVICES=` to run on the CPU"
         )
-        yield Fault(f"{ranks} processes share {gpus} {noun}", hint)
+        yield Fault(f"{ranks} processes share {counted(gpus, 'GPU')}", hint)
 
 
 @rule("LO203", Level.NOTICE)
@@ -522,8 +517,9 @@ def other_library_here(subject: Subject) -> Iterator[Fault]:
         message = "`smddp` runs through torchrun here, with nccl on GPUs and gloo on CPUs"
         yield Fault(message, None, ("distribution",))
     if getattr(distribution, "launch", None) == "launcher" and emulate != "azureml":
-        message = "torchrun replaces the `deepspeed` launcher here"
-        yield Fault(message, None, ("distribution", "launch"))
+        yield Fault(
+            "torchrun replaces the `deepspeed` launcher here", None, ("distribution", "launch")
+        )
 
 
 @rule("LO206", Level.NOTICE)
@@ -538,8 +534,9 @@ def checkpoint_stays_with_run(subject: Subject) -> Iterator[Fault]:
         message = (
             "the checkpoints stay in this run's folder, so the next run will not resume from them"
         )
-        hint = "set a folder for them: `--set checkpoint.local=checkpoints`"
-        yield Fault(message, hint, ("checkpoint",))
+        yield Fault(
+            message, "set a folder for them: `--set checkpoint.local=checkpoints`", ("checkpoint",)
+        )
 
 
 @rule("LO207", Level.WARNING)

@@ -21,6 +21,7 @@ from cloudtrain.errors import (
     TargetError,
     TargetUnreachable,
     UsageError,
+    counted,
 )
 from cloudtrain.plans.plan import Plan, Upload
 from cloudtrain.plans.progress import ListedRun, LogLine, OnStatus, QueuedRun, RunStatus
@@ -46,7 +47,7 @@ from cloudtrain.targets.contract import BundleWriter, ByteProgress, Service
 from cloudtrain.targets.local.folder import FINAL, QUEUED, RunFolder, command, run_folder
 from cloudtrain.targets.local.inside import enter
 from cloudtrain.targets.local.processes import RUN_DIR, is_folder_in_use
-from cloudtrain.targets.local.queueing import Held, Queue, QueueOrder, Waiting
+from cloudtrain.targets.local.queueing import Queue, QueueOrder, Waiting
 
 if TYPE_CHECKING:
     from cloudtrain.runtime.hangs.verdict import Look
@@ -193,14 +194,6 @@ def _need(one: Waiting) -> str:
     return str(QueueNeed(one.count, one.gpus, one.slots))
 
 
-def _resources_of(holder: Held) -> str:
-    if holder.gpus:
-        noun = "GPUs" if len(holder.gpus) > 1 else "GPU"
-        return f"{noun} {', '.join(holder.gpus)}"
-    noun = "CPU slots" if holder.slots > 1 else "CPU slot"
-    return f"{holder.slots} {noun}"
-
-
 _NOT_INHERITED = (
     "RANK LOCAL_RANK GROUP_RANK NODE_RANK ROLE_RANK WORLD_SIZE LOCAL_WORLD_SIZE "
     "GROUP_WORLD_SIZE ROLE_WORLD_SIZE "
@@ -234,8 +227,9 @@ class LocalService(Service):
         planned = Path(plan.request["run_dir"]).parents[1]
         if os.path.realpath(planned) != os.path.realpath(self._state_dir):
             message = f"the plan was made for the state folder `{planned}`, not for this one"
-            hint = f"`--set name={plan.job_name}` makes a new plan"
-            raise TargetError(message, hint=hint, code="CT956")
+            raise TargetError(
+                message, hint=f"`--set name={plan.job_name}` makes a new plan", code="CT956"
+            )
         archive = Path(plan.uploads[0].destination)
         try:
             make_state_folder(self._state_dir, ours=KEPT)
@@ -281,26 +275,22 @@ class LocalService(Service):
         try:
             make_state_folder(self._state_dir, ours=KEPT)
             is_new = _write_launch(folder, plan.request_json.encode(), again=again)
-            if is_new or not _is_taken_over(folder):
+            if is_new or not os.path.exists(folder.status):
                 must_wait = plan.request.get("queue") or plan.request.get("after")
                 how = [QUEUED] if must_wait else []
-                _start_supervisor(folder, self._environ_of(folder), *how)
+                environ = {RUN_DIR: folder.path}
+                for name, value in self._environ.items():
+                    is_of_a_run = name.startswith(_NOT_INHERITED_PREFIXES)
+                    if name not in _NOT_INHERITED and not is_of_a_run:
+                        environ[name] = value
+                _start_supervisor(folder, environ, *how)
         except OSError as error:
             raise self._unwritable("the run", error) from error
         return self._ref(plan.run_name)
 
-    def _environ_of(self, folder: RunFolder) -> dict[str, str]:
-        """Return the variables of a run's supervisor."""
-        environ = {}
-        for name, value in self._environ.items():
-            if name not in _NOT_INHERITED and not name.startswith(_NOT_INHERITED_PREFIXES):
-                environ[name] = value
-        environ[RUN_DIR] = folder.path
-        return environ
-
     def has(self, ref: RunRef) -> bool:
         is_name = ref.name not in ("", ".", "..") and "/" not in ref.name
-        return is_name and _is_taken_over(self._folder(ref.name))
+        return is_name and os.path.exists(self._folder(ref.name).status)
 
     def withdraw(self, ref: RunRef) -> bool:
         return withdraw(self._folder(ref.name))
@@ -402,14 +392,19 @@ class LocalService(Service):
         try:
             order = queue.read()
         except OSError as error:
-            message = f"the queue cannot be read: {error}"
-            raise TargetError(message, hint=self._elsewhere()) from error
+            raise TargetError(
+                f"the queue cannot be read: {error}", hint=self._elsewhere()
+            ) from error
         order.forget(queue.is_over)
 
         runs = []
         for held in order.held:
+            has = counted(held.slots, "CPU slot")
+            if held.gpus:
+                noun = "GPUs" if len(held.gpus) > 1 else "GPU"
+                has = f"{noun} {', '.join(held.gpus)}"
             ref = self._ref(held.run)
-            runs.append(QueuedRun(ref, None, "", _resources_of(held), held.priority, held.since))
+            runs.append(QueuedRun(ref, None, "", has, held.priority, held.since))
         for place, one in enumerate(order.waiting, 1):
             ref = self._ref(one.run)
             runs.append(QueuedRun(ref, place, _need(one), "", one.priority, one.since))
@@ -419,37 +414,35 @@ class LocalService(Service):
         self._folder_of(ref)
         other = None
         if before is not None:
-            other = Path(self._folder_of(before).path).name
+            self._folder_of(before)
+            other = before.name
 
-        order = self._change_queue(lambda order: order.move(ref.name, other, last=last))
-        if order is None:
-            return
-        # one of the two does not wait
-        missing = ref.name
-        if other is not None and order.place_of(ref.name) is not None:
-            missing = other
-        _refuse(order, missing)
+        def change(order: QueueOrder) -> None:
+            if order.move(ref.name, other, last=last):
+                return
+            # one of the two does not wait
+            missing = ref.name
+            if other is not None and order.place_of(ref.name) is not None:
+                missing = other
+            _refuse(order, missing)
+
+        self._change_queue(change)
 
     def drop(self, ref: RunRef) -> None:
         self._folder_of(ref)
-        order = self._change_queue(lambda order: order.drop(ref.name))
-        if order is not None:
-            _refuse(order, ref.name)
-
-    def _change_queue(self, how: Callable[[QueueOrder], bool]) -> QueueOrder | None:
-        """Change the queue with `how`. Return None if `how` returned True; otherwise the order,
-        which is unchanged."""
-        is_changed = False
 
         def change(order: QueueOrder) -> None:
-            nonlocal is_changed
-            is_changed = how(order)
+            if not order.drop(ref.name):
+                _refuse(order, ref.name)
 
+        self._change_queue(change)
+
+    def _change_queue(self, how: Callable[[QueueOrder], None]) -> None:
+        """Change the queue with `how`. If that raises an error, the queue stays as it is."""
         try:
-            order = Queue(str(self._state_dir)).change(change)
+            Queue(str(self._state_dir)).change(how)
         except OSError as error:
             raise self._unwritable("the queue", error) from error
-        return None if is_changed else order
 
     def runs(self, place: str = "") -> Iterator[ListedRun]:  # noqa: ARG002 - required by Service
         runs = []
@@ -492,8 +485,9 @@ class LocalService(Service):
         started = None
         with suppress(FileNotFoundError):  # nothing was unpacked yet, or by an earlier version
             started = Path(folder.unpacked).stat().st_ctime_ns
-        extras = {NAME: work}
-        return copy_places(places, path, destination, extras=extras, inside=inside, started=started)
+        return copy_places(
+            places, path, destination, extras={NAME: work}, inside=inside, started=started
+        )
 
     def _unwritable(self, what: str, error: OSError) -> TargetError:
         hint = f"make room, or {self._elsewhere()}"
@@ -513,8 +507,9 @@ class LocalService(Service):
         """Return the folder of an existing run. Raises `RunNotFound`."""
         if ref.place != host_name():
             message = f"the run `{ref.name}` belongs to the machine `{ref.place}`"
-            hint = f"log in to `{ref.place}` and run the command there"
-            raise RunNotFound(message, hint=hint, code="CT934")
+            raise RunNotFound(
+                message, hint=f"log in to `{ref.place}` and run the command there", code="CT934"
+            )
         if not self.has(ref):
             raise _no_run(ref.name)
         return self._folder(ref.name)
@@ -542,10 +537,6 @@ class LocalService(Service):
         return status
 
 
-def _is_taken_over(folder: RunFolder) -> bool:
-    return os.path.exists(folder.status)
-
-
 def _read(folder: RunFolder) -> dict[str, Any]:
     """Return the status in the run's folder. Raises `RunNotFound` if the folder was removed."""
     status = folder.read_status()
@@ -555,8 +546,7 @@ def _read(folder: RunFolder) -> dict[str, Any]:
 
 
 def _no_run(name: str) -> RunNotFound:
-    message = f"this machine has no run `{name}`"
-    return RunNotFound(message, hint="`cloudtrain ps` lists the runs")
+    return RunNotFound(f"this machine has no run `{name}`", hint="`cloudtrain ps` lists the runs")
 
 
 def _write_launch(folder: RunFolder, content: bytes, *, again: bool) -> bool:
@@ -606,9 +596,8 @@ def withdraw(folder: RunFolder) -> bool:
         if Path(folder.status).exists():
             return False
         if time.monotonic() > deadline:
-            hint = f"look at its process, and at `{folder.log}`"
             message = f"the supervisor of `{Path(folder.path).name}` does not respond at its start"
-            raise TargetUnreachable(message, hint=hint)
+            raise TargetUnreachable(message, hint=f"look at its process, and at `{folder.log}`")
         time.sleep(0.01)
     try:
         if Path(folder.status).exists():

@@ -132,34 +132,22 @@ CONDA = "conda:"
 _CONDAS = ("conda", "mamba", "micromamba")
 
 
-def find_interpreter(name: str, environ: Mapping[str, str], cwd: Path) -> Path | None:
-    """Return the path of the interpreter that `name` means: `conda:NAME`, `uv` or a path. None if
-    the environment does not exist."""
+def with_absolute_python(settings: Local, environ: Mapping[str, str], cwd: Path) -> Local:
+    """Return the settings with a path in place of `conda:NAME` and `uv`. LO102 reports an
+    environment that does not exist."""
+    name = settings.python or ""
+    places: Iterator[Path] = iter(())
     if name == UV:
         places = _uv_environments(environ, cwd)
     elif name.startswith(CONDA):
         places = _conda_environments(name.removeprefix(CONDA), environ)
-    else:
-        return cwd / expand_home(name)
+    elif os.sep in name:
+        return settings.model_copy(update={"python": str(cwd / expand_home(name))})
     for place in places:
         python = place / "bin" / "python"
         if python.exists():
-            return python
-    return None
-
-
-def with_absolute_python(settings: Local, environ: Mapping[str, str], cwd: Path) -> Local:
-    """Return the settings with a path in place of `conda:NAME` and `uv`. LO102 reports an
-    environment that does not exist."""
-    python = settings.python
-    if python is None:
-        return settings
-    if os.sep not in python and python != UV and not python.startswith(CONDA):
-        return settings
-    interpreter = find_interpreter(python, environ, cwd)
-    if interpreter is None:
-        return settings
-    return settings.model_copy(update={"python": str(interpreter)})
+            return settings.model_copy(update={"python": str(python)})
+    return settings
 
 
 def _uv_environments(environ: Mapping[str, str], cwd: Path) -> Iterator[Path]:

@@ -302,7 +302,16 @@ class Supervisor:
         self._publish(state="running")
         if self.spec.max_runtime:
             self._stop_at = time.monotonic() + self.spec.max_runtime
-        self._watch_machine(gpus)
+        # only now, when the processes have started
+        from cloudtrain.runtime.machine_watch import start_watch, written_folders
+
+        # instances that this machine simulates are one machine
+        self._machine = start_watch(
+            self.folder.metrics,
+            folders=[*written_folders(), *self.spec.directories],
+            gpus=gpus or None,
+            psutil=None if HAS_PROC else process_table(),
+        )
 
     def _look_up_secrets(self, environments: list[dict[str, str]]) -> None:
         """Add the job's secrets to the environments, and hide their values in the output. Raises
@@ -335,18 +344,6 @@ class Supervisor:
             self._place = place
         except OSError as error:
             _say(f"this run could not be recorded in the queue: {error}")
-
-    def _watch_machine(self, gpus: tuple[str, ...]) -> None:
-        """Write what this machine does, from a thread. Instances that it simulates are one
-        machine."""
-        from cloudtrain.runtime.machine_watch import start_watch, written_folders
-
-        self._machine = start_watch(
-            self.folder.metrics,
-            folders=[*written_folders(), *self.spec.directories],
-            gpus=gpus or None,
-            psutil=None if HAS_PROC else process_table(),
-        )
 
     def _launch(self, index: int, argv: list[str], environment: dict[str, str]) -> None:
         from cloudtrain.targets.local.processes import launch

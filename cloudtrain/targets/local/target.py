@@ -59,6 +59,12 @@ class LocalTarget(Target):
             from cloudtrain.runtime.hardware import chosen_gpus
 
             machine = machine._replace(gpu_ids=chosen_gpus(settings.gpus, environ))
+        interpreter = ("", "")
+        if settings.build_environment:
+            python = settings.python or sys.executable
+            path = os.path.abspath(shutil.which(python) or python)
+            # an upgrade changes the file behind its links, and so makes another interpreter
+            interpreter = (path, os.path.realpath(path))
         return launch.LocalAccount(
             # absolute, because plans contain this path
             state_dir=os.path.abspath(state_dir),
@@ -68,7 +74,7 @@ class LocalTarget(Target):
             mpirun=launch.find_mpirun(settings.python or sys.executable, environ),
             loopback=launch.loopback_interface(),
             fork_variables=launch.fork_variables(),
-            interpreter=_interpreter(settings) if settings.build_environment else ("", ""),
+            interpreter=interpreter,
         )
 
     def compile(self, job: AnyJob, settings: Local, context: CompileContext) -> Plan:
@@ -92,11 +98,3 @@ class LocalTarget(Target):
         from cloudtrain.targets.local.rules import LocalReading
 
         return LocalReading(self.name, job, account, plan, processing, emulate=settings.emulate)
-
-
-def _interpreter(settings: Local) -> tuple[str, str]:
-    """Return the interpreter's path, and the real file behind its links. An upgrade changes the
-    real file, so the upgraded interpreter counts as a different interpreter."""
-    python = settings.python or sys.executable
-    path = os.path.abspath(shutil.which(python) or python)
-    return path, os.path.realpath(path)

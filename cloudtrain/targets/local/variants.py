@@ -12,13 +12,12 @@ the same folder of an output, just as they write to the same S3 prefix on SageMa
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import JobError, Problem, QueueTooSmall
 from cloudtrain.job.training import TrainingJob
-from cloudtrain.plans.plan import CompileContext, Plan
+from cloudtrain.plans.plan import CompileContext, Plan, map_texts
 from cloudtrain.plans.processes import Alike, Process, Processes
 from cloudtrain.runtime.hardware import VISIBLE, visible_ids
 from cloudtrain.targets.common.compiling import Problems, environment_key
@@ -43,10 +42,15 @@ _ONLY_TRAINING = ("distribution", "checkpoint")
 def compile_here(job: AnyJob, settings: Local, context: CompileContext) -> Plan:
     """Return the plan of a job on this machine, with the environment to build, and with what the
     run waits for: its place in the queue, and other runs. `context.account` is a `LocalAccount`."""
-    environment = _environment(job, settings, context)
+    environment = None
     run_settings = settings
-    if environment is not None:
-        run_settings = settings.model_copy(update={"python": f"{environment.folder}/bin/python"})
+    file = job.environment.requirements
+    if settings.build_environment and file is not None and context.requirements is not None:
+        python, real = context.account.interpreter
+        key = environment_key(python, real, context.requirements)
+        folder = f"{context.account.state_dir}/environments/{key}"
+        environment = BuiltEnvironment(folder, python, file)
+        run_settings = settings.model_copy(update={"python": f"{folder}/bin/python"})
 
     if isinstance(job, TrainingJob):
         plan = compile_local(job, run_settings, context)
@@ -84,18 +88,18 @@ def _compile_processing(job: ProcessingJob, target: Local, context: CompileConte
 
     shards = [name for name, item in view.inputs.items() if item.shard]
     settings = target.model_copy(update={"emulate": None})
-    plan = problems.collect_from(lambda: compile_local(_mark_shards(view), settings, context), None)
+    run_dir = context.account.run_dir(context.run_name)
+    sharded = _with_shares(view, run_dir)
+    plan = problems.collect_from(lambda: compile_local(sharded, settings, context), None)
     problems.raise_if_any()
     assert plan is not None
     specification = LaunchSpecification.from_json(plan.request)
     count = specification.instances
-    run_dir = specification.run_dir
 
     processes = []
     started = []
     for process, item in zip(plan.processes, specification.processes, strict=True):
-        shares = {_mark(name): _share(run_dir, process.instance, name) for name in shards}
-        placed = _with_paths(process, shares, count)
+        placed = _on_its_instance(process, count)
         processes.append(placed)
         started.append(replace(item, argv=placed.argv, env=placed.env))
 
@@ -103,7 +107,8 @@ def _compile_processing(job: ProcessingJob, target: Local, context: CompileConte
     for name in shards:
         data = str(view.inputs[name].local)
         for instance in range(count):
-            links.append(Link(_share(run_dir, instance, name), data, (instance, count)))
+            share = _share(run_dir, name).replace(_INSTANCE, str(instance))
+            links.append(Link(share, data, (instance, count)))
 
     # all instances write to the same folders, so those of the first stand for all
     places: dict[str, tuple[str, ...]] = {}
@@ -126,39 +131,36 @@ def _compile_processing(job: ProcessingJob, target: Local, context: CompileConte
     )
 
 
-def _share(run_dir: str, instance: int, name: str) -> str:
-    """Return the folder with an instance's share of the input `name`."""
-    return f"{run_dir}/instances/{instance}/input/{name}"
+_INSTANCE = "${{instance}}"
+"""Stands for the number of the instance. The job is compiled once with it; `_on_its_instance` puts
+each process's number in its place."""
 
 
-def _mark(name: str) -> str:
-    """Return the placeholder for the folder of a sharded input. The job is compiled once with it;
-    `_with_paths` replaces it with each instance's folder."""
-    return f"${{{{shares.{name}}}}}"
+def _share(run_dir: str, name: str) -> str:
+    """Return the folder with the share of the input `name` of the instance `_INSTANCE`."""
+    return f"{run_dir}/instances/{_INSTANCE}/input/{name}"
 
 
-def _mark_shards(view: TrainingJob) -> TrainingJob:
-    """Return the job with a placeholder for the folder of each sharded input."""
+def _with_shares(view: TrainingJob, run_dir: str) -> TrainingJob:
+    """Return the job with an instance's share in the place of each sharded input."""
     inputs = dict(view.inputs)
     for name, item in view.inputs.items():
         if item.shard and item.local is not None:
-            inputs[name] = item.model_copy(update={"local": _mark(name)})
+            inputs[name] = item.model_copy(update={"local": _share(run_dir, name)})
     return view.model_copy(update={"inputs": inputs})
 
 
-def _with_paths(process: Process, shares: Mapping[str, str], count: int) -> Process:
-    """Return the process with the folders of its instance. `shares` maps placeholders to the
-    folders that replace them; `count` is the number of instances."""
+def _on_its_instance(process: Process, count: int) -> Process:
+    """Return the process with the folders of its instance, of which there are `count`."""
+    instance = str(process.instance)
 
     def fill(text: str) -> str:
-        for mark, share in shares.items():
-            text = text.replace(mark, share)
-        return text
+        return text.replace(_INSTANCE, instance)
 
-    argv = tuple(map(fill, process.argv))
-    env = {name: fill(text) for name, text in process.env.items()}
-    env["CLOUDTRAIN_INSTANCE"] = str(process.instance)
+    env = map_texts(process.env, fill)
+    env["CLOUDTRAIN_INSTANCE"] = instance
     env["CLOUDTRAIN_INSTANCE_COUNT"] = str(count)
+    argv = map_texts(process.argv, fill)
     return replace(process, argv=argv, env=dict(sorted(env.items())))
 
 
@@ -170,9 +172,23 @@ def _queue_plan(plan: Plan, job: AnyJob, settings: Local, account: LocalAccount)
     CUDA_VISIBLE_DEVICES gets a placeholder, unless the job sets the variable. The supervisor
     replaces it when the queue gives the run its GPUs."""
     specification = LaunchSpecification.from_json(plan.request)
-    view = job.view
-    own_devices = view.environment.variables.get(VISIBLE)
-    need = _need(job, specification, settings, account, own_devices)
+    own_devices = job.view.environment.variables.get(VISIBLE)
+    instances = specification.instances
+    gpus = account.machine.gpu_ids if own_devices is None else visible_ids(own_devices)
+    count = specification.world_size
+    if not gpus or specification.launcher == "fork":  # which works on CPUs only
+        slots = settings.slots or account.machine.cpus
+        need = QueueNeed(count, (), slots, settings.priority)
+    else:
+        share = max(1, len(gpus) // instances)
+        if own_devices is not None:
+            count = len(gpus)
+        # each host sees its whole share, as its variables show
+        elif specification.emulates is not None:
+            count = instances * share
+        elif isinstance(job, TrainingJob) and job.distribution.type == "none":
+            count = instances * min(job.resources.gpus_per_instance or 1, share)
+        need = QueueNeed(count, gpus, 0, settings.priority)
     _refuse_too_much(need, specification)
 
     processes = plan.processes
@@ -192,35 +208,6 @@ def _queue_plan(plan: Plan, job: AnyJob, settings: Local, account: LocalAccount)
     return replace(plan, request=specification.to_json(), processes=processes, summary=summary)
 
 
-def _need(
-    job: AnyJob,
-    specification: LaunchSpecification,
-    settings: Local,
-    account: LocalAccount,
-    own_devices: str | None,
-) -> QueueNeed:
-    """Return the GPUs or CPU slots that the run must wait for. `own_devices`: the value of
-    CUDA_VISIBLE_DEVICES that the job sets; None if it does not set the variable."""
-    machine = account.machine
-    instances = specification.instances
-    gpus = machine.gpu_ids if own_devices is None else visible_ids(own_devices)
-    if not gpus or specification.launcher == "fork":  # which works on CPUs only
-        return QueueNeed(
-            specification.world_size, (), settings.slots or machine.cpus, settings.priority
-        )
-
-    share = max(1, len(gpus) // instances)
-    count = specification.world_size
-    if own_devices is not None:
-        count = len(gpus)
-    # each host sees its whole share, as its variables show
-    elif specification.emulates is not None:
-        count = instances * share
-    elif isinstance(job, TrainingJob) and job.distribution.type == "none":
-        count = instances * min(job.resources.gpus_per_instance or 1, share)
-    return QueueNeed(count, gpus, 0, settings.priority)
-
-
 def _refuse_too_much(need: QueueNeed, specification: LaunchSpecification) -> None:
     """Raise a `JobError` if the run needs more than this machine has, because it would wait for
     ever."""
@@ -236,18 +223,9 @@ def _refuse_too_much(need: QueueNeed, specification: LaunchSpecification) -> Non
         fitting = instances if instances <= there else 1
         fewer = f"--instances {fitting} --processes-per-instance {there // fitting}"
 
-    if need.gpus:
-        message = (
-            f"{what} need {need.count} GPUs, but this machine has {there}: {', '.join(need.gpus)}"
-        )
-        hint = f"run it smaller: `{fewer}`, or leave `--queue` out"
-    else:
-        slots = f"{there} CPU slot{'s' if there > 1 else ''}"
-        message = f"{what} need {need.count} CPU slots, but the queue of this machine has {slots}"
-        hint = (
-            f"run it smaller: `{fewer}`, or write `slots = {need.count}` under `[local]` in "
-            "cloudtrain.toml"
-        )
+    kind = "GPUs" if need.gpus else "CPU slots"
+    message = f"{what} need {need.count} {kind}, but the queue of this machine has {there}"
+    hint = f"run it smaller: `{fewer}`, or leave `--queue` out"
     raise JobError([QueueTooSmall(("resources",), message, hint, code="CT041")])
 
 
@@ -266,14 +244,3 @@ def _with_placeholder(group: Alike) -> Alike:
 
 def _with_share(env: dict[str, str], instance: int) -> dict[str, str]:
     return dict(sorted({**env, VISIBLE: f"${{{{gpus.{instance}}}}}"}.items()))
-
-
-def _environment(job: AnyJob, settings: Local, context: CompileContext) -> BuiltEnvironment | None:
-    """Return the environment to build for the job; None if the job uses the interpreter
-    directly."""
-    file = job.environment.requirements
-    if not settings.build_environment or file is None or context.requirements is None:
-        return None
-    python, real = context.account.interpreter
-    key = environment_key(python, real, context.requirements)
-    return BuiltEnvironment(f"{context.account.state_dir}/environments/{key}", python, file)

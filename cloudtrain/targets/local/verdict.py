@@ -72,22 +72,14 @@ def failed_ranks(lines: Sequence[str]) -> dict[int, int]:
     return code_of_rank
 
 
-class _End(NamedTuple):
-    """The end of a rank, in its `attempt`, counted from 1. `exit_code` is None if unknown."""
-
-    process: RankProcess | Launched
-    rank: int
-    exit_code: int | None
-    attempt: int
-
-
 class Deaths:
     """Collects the failures of ranks in the order in which the ranks end. Only failures of the
     newest attempt count."""
 
     def __init__(self, spec: LaunchSpecification) -> None:
         self._spec = spec
-        self._ends: list[_End] = []
+        self._ends: list[Death] = []
+        """Also of ranks that have not failed."""
         self._starts: dict[int, int] = {}
         self._killed_launcher: Launched | None = None
 
@@ -99,8 +91,12 @@ class Deaths:
     def ended(self, process: RankProcess | Launched, exit_code: int | None) -> None:
         """Record that a rank ended. `exit_code` is None if only the rank's launcher knows it."""
         assert process.rank is not None
+        role = process.role if isinstance(process, Launched) else "process"
+        order = len(self._ends)
         attempt = self._starts.get(process.rank, 1)
-        self._ends.append(_End(process, process.rank, exit_code, attempt))
+        self._ends.append(
+            Death(process.rank, process.instance, role, exit_code or 0, order, attempt)
+        )
 
     def launcher_was_killed(self, launcher: Launched) -> None:
         """Record that a signal from outside ended a launcher. If no rank had failed before, this
@@ -118,17 +114,15 @@ class Deaths:
         newest = max(self._starts.values(), default=1)
         reports = self._read_reports(output)
         deaths: dict[int, Death] = {}
-        for order, end in enumerate(self._ends):
-            rank = end.rank
-            code = end.exit_code
-            if not code and rank in reports:
-                _, code = reports[rank]
-            if not code or end.attempt != newest:
-                continue
-            role = end.process.role if isinstance(end.process, Launched) else "process"
-            is_first = self._spec.launcher == "mpirun" and rank in reports
-            place = -1 if is_first else order
-            deaths[rank] = Death(rank, end.process.instance, role, code, place)
+        for end in self._ends:
+            death = end
+            if end.rank in reports:
+                _, reported_code = reports[end.rank]
+                death = end._replace(exit_code=end.exit_code or reported_code)
+                if self._spec.launcher == "mpirun":
+                    death = death._replace(order=-1)
+            if death.exit_code and death.attempt == newest:
+                deaths[end.rank] = death
 
         # a rank that ended before the supervisor saw it ended before the others; the last such rank
         # is the cause
@@ -192,13 +186,15 @@ class Deaths:
 
 
 class Death(NamedTuple):
-    """A rank that failed. `order`: its position among all ranks that ended."""
+    """A rank that failed. `exit_code`: 0 if unknown. `order`: its position among all ranks that
+    ended. `attempt`: counted from 1."""
 
     rank: int
     instance: int
     role: str
     exit_code: int
     order: int
+    attempt: int = 1
 
 
 class FailureReport(NamedTuple):

@@ -16,7 +16,7 @@ import signal
 import time
 
 from cloudtrain.targets.local.folder import FINAL, RunFolder
-from cloudtrain.targets.local.queueing import Held, Queue, Waiting
+from cloudtrain.targets.local.queueing import Held, Queue, QueueOrder, Waiting
 from cloudtrain.targets.local.verdict import finish
 
 TYPE_CHECKING = False  # like typing.TYPE_CHECKING, without importing typing
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from cloudtrain.targets.common.specification import QueueNeed
-    from cloudtrain.targets.local.queueing import QueueOrder
 
 
 _LOOK_EVERY = 60.0

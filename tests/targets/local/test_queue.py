@@ -244,7 +244,7 @@ def test_move(place: Place) -> None:
         ),
         (
             {"gpus": "0,1", "instance_count": 3},
-            "need 3 GPUs, but this machine has 2: 0, 1",
+            "need 3 GPUs, but the queue of this machine has 2",
             "leave `--queue` out",
         ),
     ],
