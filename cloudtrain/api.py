@@ -26,6 +26,7 @@ from cloudtrain.errors import (
     UsageError,
     shortened,
 )
+from cloudtrain.job.file import SUFFIXES, JobFile
 from cloudtrain.job.file import load_job as load
 from cloudtrain.job.model import revalidate
 from cloudtrain.job.training import BUNDLED, TrainingJob
@@ -42,7 +43,6 @@ from cloudtrain.targets.where import AnyTarget, Where, where
 
 if TYPE_CHECKING:
     from cloudtrain.estimate.report import FitReport
-    from cloudtrain.job.file import JobFile
     from cloudtrain.job.processing import AnyJob
     from cloudtrain.job.sweep import Sweep
     from cloudtrain.lifecycle.capacity.plan import ReadyList
@@ -63,8 +63,9 @@ def load_job(path: str | Path, overrides: Sequence[str] = ()) -> AnyJob:
     """
     file = load_job_file(path, overrides)
     if file.sweep is not None:
-        message = f"`{path}` holds a sweep, not a job"
-        raise UsageError(message, hint="read it with `ct.load_sweep`", code="CT001")
+        raise UsageError(
+            f"`{path}` holds a sweep, not a job", hint="read it with `ct.load_sweep`", code="CT001"
+        )
     return file.job
 
 
@@ -78,8 +79,9 @@ def load_sweep(path: str | Path, overrides: Sequence[str] = ()) -> Sweep:
     """
     file = load_job_file(path, overrides)
     if file.sweep is None:
-        message = f"`{path}` holds a job, not a sweep"
-        raise UsageError(message, hint="read it with `ct.load_job`", code="CT001")
+        raise UsageError(
+            f"`{path}` holds a job, not a sweep", hint="read it with `ct.load_job`", code="CT001"
+        )
     return file.sweep
 
 
@@ -301,8 +303,9 @@ def upload(
     if is_here or ready.key.startswith(SWEEP):
         what = "this machine runs it" if is_here else "cloudtrain drives the sweep"
         message = f"no other tool can start `{job.name}`, because {what}"
-        hint = "remove `--upload-only`, or use another target or job"
-        raise UsageError(message, hint=hint, code="CT977")
+        raise UsageError(
+            message, hint="remove `--upload-only`, or use another target or job", code="CT977"
+        )
 
     stop_on_errors(plan)
     if plan.uploads:
@@ -356,8 +359,7 @@ def fit(
     from cloudtrain.lifecycle.fit import Question, estimate
 
     job = _alone(job)
-    place = _where(job, target, profile)
-    ready = _prepare(job, place, ignore, place_of)
+    ready = _prepare(job, _where(job, target, profile), ignore, place_of)
     file = None if config is None else Path(config)
     question = Question(steps, samples, every, suggest, layers, python, file, training or {})
     return estimate(ready.first, _next_plan(ready), question, on_run=on_run)
@@ -379,8 +381,9 @@ def pin(job: AnyJob | Sweep, target: AnyTarget = None, *, profile: str | None = 
         raise UsageError(message, hint="remove `--pin`", code="CT987")
     pinned = place.service.pin(inner, place.settings)
     if pinned is inner:
-        message = "the job contains no label `NAME@latest`"
-        raise UsageError(message, hint="remove `--pin`", code="CT987")
+        raise UsageError(
+            "the job contains no label `NAME@latest`", hint="remove `--pin`", code="CT987"
+        )
     return pinned if inner is job else job.model_copy(update={"job": pinned})
 
 
@@ -550,8 +553,7 @@ def diff(
         return Side.of_job(title, prepare(item, place))
 
     old_side = side(old, before, new_target)
-    new_side = side(new, after, old_target)
-    return difference(old_side, new_side, read_environment())
+    return difference(old_side, side(new, after, old_target), read_environment())
 
 
 def _resolve(item: Run | Plan | AnyJob | str | Path) -> Side | AnyJob:
@@ -565,17 +567,16 @@ def _resolve(item: Run | Plan | AnyJob | str | Path) -> Side | AnyJob:
         data = item.to_dict()
         return Side(data["run_name"], data)
     if isinstance(item, str | Path):
+        text = str(item)
         path = Path(item)
-        if str(item).startswith(BUNDLED):
-            return load_job(item)
         if path.suffix == ".py" and path.is_file():
             return TrainingJob.from_script(path)
-        if path.suffix.lower() in (".yaml", ".yml", ".toml", ".json") or path.is_file():
-            plan = plan_in(path)
-            if plan is None:
-                return load_job(path)
-            return Side(str(item), plan)
-        item = run(str(item))
+        plan = plan_in(path)
+        if plan is not None:
+            return Side(text, plan)
+        if text.startswith(BUNDLED) or path.suffix.lower() in SUFFIXES or path.is_file():
+            return load_job(item)
+        item = run(text)
     if not isinstance(item, Run):
         return revalidate(item)  # a job
 

@@ -25,7 +25,6 @@ import gc
 import os
 import signal
 import sys
-from typing import NoReturn
 
 
 def command() -> None:
@@ -33,7 +32,18 @@ def command() -> None:
     try:
         main()
     except SystemExit as leaving:
-        _leave_at_once(leaving.code)  # type: ignore[arg-type]  # `main` gives a number
+        # Leave without unloading the imported modules, which would take 30 ms. Threads are waited
+        # for, exit functions are called and output is flushed, as in a normal exit.
+        import atexit
+        import threading
+
+        try:
+            threading._shutdown()  # type: ignore[attr-defined]  # waits; has no public name
+            atexit._run_exitfuncs()
+            for stream in (sys.stdout, sys.stderr):
+                stream.flush()
+        finally:
+            os._exit(leaving.code)  # type: ignore[arg-type]  # `main` gives a number
 
 
 def main() -> None:
@@ -53,18 +63,3 @@ def main() -> None:
     except KeyboardInterrupt:  # while the program itself was still being read
         exit_code = 130
     sys.exit(exit_code)
-
-
-def _leave_at_once(exit_code: int) -> NoReturn:
-    """Exit without unloading the imported modules, which would take 30 ms. Threads are waited for,
-    exit functions are called and output is flushed, as in a normal exit."""
-    import atexit
-    import threading
-
-    try:
-        threading._shutdown()  # type: ignore[attr-defined]  # waits for threads; has no public name
-        atexit._run_exitfuncs()
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
-    finally:
-        os._exit(exit_code)

@@ -111,21 +111,20 @@ class Command(TyperCommand):
                 error.ctx = ctx  # type: ignore[attr-defined]  # of Typer's own errors
             raise
         if ctx.params.get("shortened") and not ctx.params["json"]:
-            message = "`--short` shortens JSON"
-            raise UsageError(message, hint="write `--json --short`", code="CT902")
+            raise UsageError("`--short` shortens JSON", hint="write `--json --short`", code="CT902")
         return rest
 
     def _separated(self, args: list[str]) -> list[str]:
         """Return the words of the command line with `--` before those that are for the script."""
-        end = self._first_argument(args)
-        if end is None:
+        start = self._first_argument(args)
+        if start is None:
             return args
 
-        script = args[end]
-        words = args[end + 1 :]
-        is_module = end > 0 and args[end - 1] == "-m"
-        if is_module:
+        script = args[start]
+        words = args[start + 1 :]
+        if start > 0 and args[start - 1] == "-m":
             script = f"-m {script}"
+            start -= 1
         elif not script.endswith(".py"):
             return args
 
@@ -133,36 +132,30 @@ class Command(TyperCommand):
             del words[0]
         else:
             self._refuse_misplaced(script, words)
-        if is_module:
-            return [*args[: end - 1], "--", script, *words]
-        return [*args[: end + 1], "--", *words]
+        return [*args[:start], "--", script, *words]
 
     def _with_own_command(self, args: list[str]) -> list[str]:
         """Return the words of the command line with `--` before the second argument, with which a
         command of the user's begins."""
         first = self._first_argument(args)
-        rest = [] if first is None else args[first + 1 :]
-        start = self._first_argument(rest)
-        if start is None:
+        second = None if first is None else self._first_argument(args, first + 1)
+        if second is None:
             return args
-        options = args[: len(args) - len(rest) + start]
-        return [*options, "--", *rest[start:]]
+        return [*args[:second], "--", *args[second:]]
 
-    def _first_argument(self, args: list[str]) -> int | None:
-        """Return the index of the first word in `args` that is neither an option nor an option's
-        value. Return None if no such word exists, or if `--` comes before it."""
+    def _first_argument(self, args: list[str], start: int = 0) -> int | None:
+        """Return the index of the first word in `args`, from `start` on, that is neither an option
+        nor an option's value. Return None if no such word exists, or if `--` comes before it."""
         with_value = set[str]()
         for option in _of_kind("option", self.params):
             if not option.is_flag:
                 with_value.update(option.opts)
 
-        index = 0
-        while index < len(args):
+        index = start
+        while index < len(args) and args[index] != "--":
             word = args[index]
             if not word.startswith("-") or word == "-":
                 return index
-            if word == "--":
-                return None
             index += 2 if word in with_value else 1
         return None
 
@@ -218,28 +211,33 @@ class Group(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         word = args[0]
-        if word not in self.commands and not word.startswith("-") and not ctx.resilient_parsing:
+        is_known = word in self.list_commands(ctx)
+        if not is_known and not word.startswith("-") and not ctx.resilient_parsing:
             message = f"`{ctx.command_path}` has no command `{shortened(word)}`"
-            raise UsageError(message, hint=did_you_mean(word, self.commands))
+            raise UsageError(message, hint=self.suggest(args))
         return super().resolve_command(ctx, args)
 
+    def suggest(self, args: list[str]) -> str | None:
+        """Return a hint for a command line that begins with an unknown command."""
+        return did_you_mean(args[0], self.commands)
 
-def new_group(*, needs_command: bool = False, **more: Any) -> typer.Typer:
-    """Return a command that has commands of its own, and needs one of them or not. `more` is for
-    Typer."""
-    usual: dict[str, Any] = {"cls": Group, "add_completion": False}
+
+def new_group(
+    cls: type[Group] = Group, *, needs_command: bool = False, add_completion: bool = False
+) -> typer.Typer:
+    """Return a command that has commands of its own, and needs one of them or not."""
     return typer.Typer(
-        rich_markup_mode=None, context_settings=CONTEXT, invoke_without_command=not needs_command,
-        pretty_exceptions_enable=False, **usual | more,
+        cls=cls, add_completion=add_completion, rich_markup_mode=None, context_settings=CONTEXT,
+        invoke_without_command=not needs_command, pretty_exceptions_enable=False,
     )  # fmt: skip
 
 
-def refuse_flags(ctx: Any, flags: Mapping[str, object]) -> None:
-    """Refuse flags of a group before one of its commands, which has no use for them. `flags` has
-    the value of each."""
+def refuse_flags(word: str, flags: Mapping[str, object]) -> None:
+    """Refuse flags that have no effect with `word`: a command of a group, or another flag. `flags`
+    has the value of each."""
     for flag, value in flags.items():
         if value:
-            message = f"`{flag}` has no effect with `{ctx.invoked_subcommand}`"
+            message = f"`{flag}` has no effect with `{word}`"
             raise UsageError(message, hint=f"remove `{flag}`", code="CT902")
 
 
@@ -318,7 +316,7 @@ COMMANDS = {
 command."""
 
 
-class LazyGroup(TyperGroup):
+class LazyGroup(Group):
     """A group of commands, each imported by name from `cloudtrain.cli.commands`."""
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
@@ -327,13 +325,30 @@ class LazyGroup(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
         return load_command(cmd_name) if cmd_name in COMMANDS else None
 
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args and not ctx.resilient_parsing:
-            word = args[0]
-            if word not in COMMANDS and not word.startswith("-"):
-                hint = _nearest_command(word, args[1:])
-                raise UsageError(f"there is no command `{word}`", hint=hint)
-        return super().resolve_command(ctx, args)
+    def suggest(self, args: list[str]) -> str:
+        """Return a hint that names the command to type instead of the unknown one. The hint repeats
+        the arguments if that command takes the same arguments."""
+        word, *rest = args
+        if word.startswith("bundled:") or word.endswith(_JOBS):
+            return NearName.of(command_line(PROGRAM, "submit", word, *rest))
+        if word == "version":
+            return NearName.of(f"{PROGRAM} --version")
+        if word == "resume":  # which may mean three things
+            name = rest[0] if rest else "NAME"
+            return (
+                f"{typed(PROGRAM, 'rerun', name)} sends a run again, "
+                f"{typed(PROGRAM, 'continue', name)} continues a sweep; "
+                f"`{PROGRAM} rehearse job.yaml` tests locally that your script resumes from its "
+                "checkpoint"
+            )
+        command = commands_elsewhere().get(word)
+        if command is not None:
+            has_options = any(argument.startswith("-") for argument in rest)
+            kept = rest if command in _OF_ONE and not has_options else ()
+            return NearName.of(command_line(PROGRAM, command, *kept))
+
+        near = did_you_mean(word, COMMANDS)
+        return near if isinstance(near, NearName) else f"see `{PROGRAM} --help`"
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
         sections: dict[str, list[tuple[str, str]]] = {}
@@ -385,7 +400,7 @@ def run_command(args: Sequence[str]) -> int:
     """Run one command line and return its exit code. A traceback is shown only with
     CLOUDTRAIN_DEBUG=1."""
 
-    asked = Asked(args)
+    asked = Asked("--json" in own_words(args))
 
     def run() -> object:
         return built(app).main(args=list(args), prog_name=PROGRAM, standalone_mode=False, obj=asked)
@@ -393,7 +408,7 @@ def run_command(args: Sequence[str]) -> int:
     return guarded(run, asked)
 
 
-app = new_group(cls=LazyGroup, add_completion=True)
+app = new_group(LazyGroup, add_completion=True)
 
 
 def _print_version(is_asked: bool) -> None:
@@ -444,28 +459,4 @@ _OF_ONE = ("submit", "plan", "check", "fit", "status", "logs", "stop", "download
 """Commands that take a job file or a run as their argument, as the other tools do."""
 
 
-def _nearest_command(word: str, rest: Sequence[str]) -> str:
-    """Return a hint that names the command to type instead of the unknown `word`. The hint repeats
-    the arguments `rest` if that command takes the same arguments."""
-    if word.endswith(".py"):
-        return NearName.of(command_line(PROGRAM, "submit", word, *rest))
-    if word.endswith((".yaml", ".yml", ".toml", ".json")) or word.startswith("bundled:"):
-        return NearName.of(command_line(PROGRAM, "submit", word))
-    if word == "version":
-        return NearName.of(f"{PROGRAM} --version")
-    if word == "resume":  # which may mean three things
-        name = rest[0] if rest else "NAME"
-        return (
-            f"{typed(PROGRAM, 'rerun', name)} sends a run again, "
-            f"{typed(PROGRAM, 'continue', name)} continues a sweep; "
-            f"`{PROGRAM} rehearse job.yaml` tests locally that your script resumes from its "
-            "checkpoint"
-        )
-    command = commands_elsewhere().get(word)
-    if command is not None:
-        has_options = any(argument.startswith("-") for argument in rest)
-        kept = rest if command in _OF_ONE and not has_options else ()
-        return NearName.of(command_line(PROGRAM, command, *kept))
-
-    near = did_you_mean(word, COMMANDS)
-    return near if isinstance(near, NearName) else f"see `{PROGRAM} --help`"
+_JOBS = (".py", ".yaml", ".yml", ".toml", ".json")

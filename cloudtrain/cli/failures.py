@@ -8,13 +8,14 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from cloudtrain.cli.terminal import OutputError, counted, discard, json_text, show, typed
+from cloudtrain.cli.terminal import OutputError, discard, json_text, show, typed
 from cloudtrain.documents import JsonObject
 from cloudtrain.errors import (
     CloudtrainError,
@@ -22,12 +23,13 @@ from cloudtrain.errors import (
     PreflightError,
     Problem,
     UsageError,
+    counted,
     did_you_mean,
     more_about,
+    shortened,
 )
 
 # cloudtrain/cli/__init__.py lists the exit codes.
-EXIT_DEFECT = 70
 EXIT_INTERRUPTED = 130
 EXIT_PIPE = 141
 
@@ -35,7 +37,7 @@ _MOST_SHOWN = 20
 """The most errors that are printed at once. If there are more, the first ones are usually the cause
 of the others."""
 
-_SHOWN = 40
+_SHOWN = 43
 """The most characters of a long name that a message shows."""
 
 _BadCommandLine: Any = next(
@@ -53,6 +55,14 @@ WORDS = "cloudtrain.words"
 error."""
 
 
+class Defect(CloudtrainError):
+    """cloudtrain, or another package's target, is wrong."""
+
+    exit_code = 70
+    code = "CT900"
+
+
+@dataclass
 class Asked:
     """What a command line asks for, as far as it is understood.
 
@@ -60,8 +70,7 @@ class Asked:
         is_json: whether an error is printed as JSON on stdout.
     """
 
-    def __init__(self, words: Sequence[str] = ()) -> None:
-        self.is_json = "--json" in own_words(words)
+    is_json: bool
 
 
 def own_words(words: Sequence[str]) -> Sequence[str]:
@@ -103,25 +112,32 @@ def _run(command: Callable[[], object], asked: Asked) -> int:
     return result if isinstance(result, int) else 0
 
 
-def report(error: CloudtrainError, asked: Asked, exit_code: int | None = None) -> int:
+def report(error: CloudtrainError, asked: Asked) -> int:
     """Print an error, and return its exit code: on stderr a block for each problem, and the number
-    of problems if there are several; as JSON on stdout one line, unless stdout cannot be written.
-    `exit_code`: if it is not that of the error's class."""
-    code = error.exit_code if exit_code is None else exit_code
+    of problems if there are several; as JSON on stdout one line, unless stdout cannot be
+    written."""
     if asked.is_json and not isinstance(error, OutputError):
-        sys.stdout.write(json_text({"error": error_json(error, code)}) + "\n")
-        return code
+        sys.stdout.write(json_text({"error": error_json(error)}) + "\n")
+        return error.exit_code
     from cloudtrain.plans.document import Document, Text
 
     blocks = list(_notices(error))
-    end = _end(error, [notice.level for notice in blocks])
+    count = len(error.problems)
+    end = ""
+    if isinstance(error, PreflightError):
+        levels = [notice.level for notice in blocks]
+        end = f"{_count(error, levels)}; nothing was sent\n{error.hint}"
+    elif count > 1:
+        end = _count(error, ["error"] * count)
+    if count > _MOST_SHOWN:
+        end += f"; the first {_MOST_SHOWN} are shown"
     if end:
         blocks.append(Text(end))
     show(Document(blocks), sys.stderr)
-    return code
+    return error.exit_code
 
 
-def error_json(error: CloudtrainError, exit_code: int) -> JsonObject:
+def error_json(error: CloudtrainError) -> JsonObject:
     """Return an error as JSON data."""
     if isinstance(error, PreflightError):
         problems = list(map(finding_json, error.findings))
@@ -130,7 +146,7 @@ def error_json(error: CloudtrainError, exit_code: int) -> JsonObject:
     codes = [problem["code"] for problem in problems if problem["level"] == "error"]
     data = {
         "code": error.code or codes[0],
-        "exit_code": exit_code,
+        "exit_code": error.exit_code,
         "message": error.message,
         "hint": error.hint,
         "problems": problems,
@@ -179,23 +195,6 @@ def _notices(error: CloudtrainError) -> Iterator[Any]:
     for problem in error.problems[:_MOST_SHOWN]:
         hint = more_about(problem.code) if problem.hint is None else problem.hint
         yield Notice("error", problem.message, problem.code, problem.place or None, (), hint)
-
-
-def _end(error: CloudtrainError, levels: Sequence[str]) -> str:
-    """Return the last lines of the report: for a `PreflightError` the number of findings and a
-    hint, for several problems their number, and otherwise nothing. `levels` are those of the
-    blocks."""
-    if isinstance(error, PreflightError):
-        end = f"{_count(error, levels)}; nothing was sent"
-        return f"{end}\n{error.hint}" if error.hint else end
-
-    count = len(error.problems)
-    if count < 2:
-        return ""
-    end = _count(error, ["error"] * count)
-    if count > len(levels):
-        end += f"; the first {len(levels)} are shown"
-    return end
 
 
 def _count(error: CloudtrainError, levels: Sequence[str]) -> str:
@@ -255,25 +254,22 @@ def _no_such_option(option: str, path: str, ctx: Any, see_help: str) -> UsageErr
     if replacement is not None:
         return UsageError(f"`{path}` has no option `{option}`", hint=replacement)
     options = _options(ctx)
-    field_hint = _field_hint(option, ctx) if "--set" in options else None
-    others = _with_option(option, ctx) if "--set" in options else ()
-    hint: str | None = did_you_mean(option, options, _LIKENESS if field_hint else 0.6)
-    if others:
-        hint = f"it is an option of {' and '.join(others)}"
-    elif not isinstance(hint, NearName):
-        hint = field_hint or see_help
-    return UsageError(f"`{path}` has no option `{option}`", hint=hint)
-
-
-def _with_option(option: str, ctx: Any) -> list[str]:
-    """Return the other commands that take a job and have the option `option`."""
-    root = ctx.find_root()
-    found = []
-    for name in ("submit", "check", "plan", "rehearse"):
-        command = root.command.get_command(root, name)
-        if option in option_names(command.params):
-            found.append(f"`cloudtrain {name}`")
-    return found
+    message = f"`{path}` has no option `{option}`"
+    field_hint = None
+    if "--set" in options:
+        root = ctx.find_root()
+        others = []
+        for name in ("submit", "check", "plan", "rehearse"):
+            command = root.command.get_command(root, name)
+            if option in option_names(command.params):
+                others.append(f"`cloudtrain {name}`")
+        if others:
+            return UsageError(message, hint=f"it is an option of {' and '.join(others)}")
+        field_hint = _field_hint(option, ctx)
+    near = did_you_mean(option, options, _LIKENESS if field_hint else 0.6)
+    if isinstance(near, NearName):
+        return UsageError(message, hint=near)
+    return UsageError(message, hint=field_hint or see_help)
 
 
 _REPLACEMENTS = {
@@ -381,10 +377,8 @@ def _mistake_in(error: Exception) -> UsageError | None:
     if error.errno == errno.ENAMETOOLONG:
         names = os.fsdecode(error.filename or "").split("/")
         longest = max(names, key=len)
-        if len(longest) > _SHOWN:
-            longest = f"{longest[:_SHOWN]}..."
         return UsageError(
-            f"a path is too long for this machine: `{longest}`",
+            f"a path is too long for this machine: `{shortened(longest, _SHOWN)}`",
             hint="a name in a path can have at most 255 bytes, the whole path 4096",
             code="CT906",
         )
@@ -405,9 +399,9 @@ def _report_defect(error: Exception, asked: Asked) -> int:
 
     if debug_wanted():
         traceback.print_exception(error)
-        return EXIT_DEFECT
+        return Defect.exit_code
     if COMPLETION_VARIABLE in os.environ:
-        return EXIT_DEFECT
+        return Defect.exit_code
     from cloudtrain.system.plugins import plugin_of
 
     what = " ".join(f"{type(error).__name__}: {error}".split())  # on one line
@@ -422,4 +416,4 @@ def _report_defect(error: Exception, asked: Asked) -> int:
         "run the command again with `CLOUDTRAIN_DEBUG=1` in front, and report the "
         f"traceback{them} with the output of `cloudtrain doctor`"
     )
-    return report(CloudtrainError(message, hint=hint, code="CT900"), asked, EXIT_DEFECT)
+    return report(Defect(message, hint=hint), asked)

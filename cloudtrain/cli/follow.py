@@ -20,12 +20,12 @@ from cloudtrain.cli.options import LogLevel
 from cloudtrain.cli.runs import outlived_by, status_json
 from cloudtrain.cli.terminal import OutputError, print_json, say, show, typed
 from cloudtrain.documents import JsonMapping
-from cloudtrain.errors import CloudtrainError, UsageError
+from cloudtrain.errors import CloudtrainError, UsageError, counted
 from cloudtrain.job.model import format_size
 from cloudtrain.plans.document import Document, Notice
 from cloudtrain.plans.progress import OnStatus, RunStatus
 from cloudtrain.plans.states import RunState
-from cloudtrain.plans.status import OF_A_SWEEP, duration_of, metrics_text, number
+from cloudtrain.plans.status import best_words, duration_of, metrics_text
 from cloudtrain.runtime.metrics import PREFIX
 from cloudtrain.runtime.metrics_file import FOLDER
 from cloudtrain.signals.lines import PATTERNS, machine_values
@@ -179,7 +179,7 @@ def report_end(
             return  # no process has started, so there is nothing to read or download
         values = status.reason  # such as the run that it waited for
     elif run.is_sweep:
-        values = _sweep_summary(status)
+        values = "; ".join(filter(None, (best_words(status.metrics), status.reason)))
 
     word = "was stopped" if is_stopped else str(status.state)
     result = f"`{run.name}` {word}{_after(status)}"
@@ -188,59 +188,39 @@ def report_end(
     say(result)
 
     if run.is_sweep:
-        source = _best_trial(run, status)
+        source = None
+        best = status.metrics.get("best_trial")
+        if best is not None:
+            with suppress(CloudtrainError):
+                source = cast("SweepRun", run).trial(int(best))
         next_words = typed("cloudtrain", "trials", run.name)
     else:
         source = run
         next_words = typed("cloudtrain", "logs", run.name)
     if source is not None:
-        work = _working_files(source)
+        work: dict[str, Path] = {}
+        with suppress(OSError, CloudtrainError):  # the run has succeeded anyway
+            work = source.working_files
         folder = _folder_to_download(source, status, has_work=bool(work))
         if work:
-            _say_working_files(run, work, is_next=folder == "work/")
+            _say_working_files(run, work)
         if folder:
             next_words += f", {typed('cloudtrain', 'download', run.name, folder)}"
     say(f"next: {next_words}")
 
 
-def _say_working_files(run: Run, work: Mapping[str, Path], *, is_next: bool) -> None:
-    """Say which files the script left in its working folder. With `is_next`, the line below says
-    how to copy them."""
-    them = "it" if len(work) == 1 else "them"
-    sentence = _count_of(work)
-    if not is_next:
-        copy = typed("cloudtrain", "download", run.name, "work/")
-        sentence += f"; {copy} copies {them}"
-    say(sentence)
+def _say_working_files(run: Run, work: Mapping[str, Path]) -> None:
+    """Say which files the script left in its working folder. The largest may be the model."""
+    sizes = {name: file.stat().st_size for name, file in work.items() if file.exists()}
+    largest = max(sizes, key=sizes.__getitem__, default="")
+    count = counted(len(sizes), "file")
+    total = format_size(sum(sizes.values()))
+    say(
+        f"the script wrote {count} ({total}) into its working folder: the largest is `{largest}`; "
+        f"{typed('cloudtrain', 'download', run.name, 'work/')} copies them"
+    )
     keep = "pass the script the folder '${{outputs.model}}', or save in `runtime.model_dir()`"
-    say(f"a cloud would lose {them}: {keep}")
-
-
-def _best_trial(run: Run, status: RunStatus) -> Run | None:
-    """Return the run of a sweep's best trial, whose files `download` copies; None if there is
-    none."""
-    best = status.metrics.get("best_trial")
-    with suppress(CloudtrainError):
-        if best is not None:
-            return cast("SweepRun", run).trial(int(best))
-    return None
-
-
-def _sweep_summary(status: RunStatus) -> str:
-    """Return the summary of a sweep: `trial 7 is the best, accuracy 0.97; 2 of 40 trials
-    failed`."""
-    values = [
-        f"{name} {number(value)}"
-        for name, value in status.metrics.items()
-        if name not in OF_A_SWEEP
-    ]
-    best = status.metrics.get("best_trial")
-    words = []
-    if best is not None and values:
-        words.append(f"trial {int(best)} is the best, {values[0]}")
-    if status.reason:
-        words.append(status.reason)
-    return "; ".join(words)
+    say(f"a cloud would lose them: {keep}")
 
 
 _JOINING = r"\b(init_process_group|set_device)\("
@@ -253,8 +233,7 @@ def _report_failure(run: Run, status: RunStatus) -> None:
     message = f"`{run.name}` {word}{_after(status)}"
     if status.reason:
         message += f": {status.reason}"
-    hint = _hint_of_failure(run, status)
-    notice = Notice("error", message, details=status.details, hint=hint)
+    notice = Notice("error", message, details=status.details, hint=_hint_of_failure(run, status))
     show(Document([notice]), sys.stderr)
 
 
@@ -322,27 +301,6 @@ def _after(status: RunStatus) -> str:
     if status.started is None or status.ended is None:
         return ""
     return f" after {duration_of(status)}"
-
-
-def _working_files(run: Run) -> dict[str, Path]:
-    """Empty if they cannot be read, because the run has succeeded anyway."""
-    try:
-        return run.working_files
-    except (OSError, CloudtrainError):
-        return {}
-
-
-def _count_of(work: Mapping[str, Path]) -> str:
-    """Return a sentence with the number of working files and the name of the largest one, which may
-    be the model."""
-    sizes = {name: file.stat().st_size for name, file in work.items() if file.exists()}
-    largest = max(sizes, key=sizes.__getitem__, default="")
-    file = f"`{largest}`, {format_size(sizes.get(largest, 0))}"
-    if len(sizes) == 1:
-        return f"the script wrote 1 file into its working folder: {file}"
-    total = format_size(sum(sizes.values()))
-    count = f"{len(sizes)} files ({total})"
-    return f"the script wrote {count} into its working folder: the largest is {file}"
 
 
 def _folder_to_download(run: Run, status: RunStatus, *, has_work: bool) -> str:
@@ -440,17 +398,13 @@ def print_logs(
             sys.stdout.write(form.batch(batch))
             may_be_empty = True
         if not may_be_empty:
-            _say_no_output(run, rank, instance)
+            words = f"`{run.name}` has no output"
+            if rank is not None:
+                words += f" of rank {rank}"
+            if instance is not None:
+                words += f" of instance {instance}"
+            say(words if run.state.is_final else f"{words} yet")
     return 0
-
-
-def _say_no_output(run: Run, rank: int | None, instance: int | None) -> None:
-    words = f"`{run.name}` has no output"
-    if rank is not None:
-        words += f" of rank {rank}"
-    if instance is not None:
-        words += f" of instance {instance}"
-    say(words if run.state.is_final else f"{words} yet")
 
 
 def _queue_news(name: str) -> Callable[[RunStatus], None]:
@@ -526,7 +480,14 @@ def _print(
         batches = batches_of(_queue_news(run.name))
         if not is_exact:
             batches = _without_frames(batches)
-        return _write(noted(batches), form, stream), printed
+        latest: dict[str, float] = {}
+        for batch in noted(batches):
+            stream.write(form.batch(batch))
+            stream.flush()  # so that a pipe's reader gets it at once
+            if PREFIX in "\n".join(batch.texts):
+                for line in batch.lines():
+                    latest |= line.metrics or {}
+        return latest, printed
 
     new_rows: NewValues = list
     if run.directory is not None:
@@ -549,19 +510,6 @@ def _is_screen(stream: TextIO) -> bool:
 
 _SCREEN = 200
 """Lines that a terminal may still show when the run ends."""
-
-
-def _write(batches: Iterable[LogBatch], form: LineFormat, stream: TextIO) -> dict[str, float]:
-    """Print and flush every batch, so that a pipe's reader gets it at once. Return the last value
-    of each metric."""
-    latest: dict[str, float] = {}
-    for batch in batches:
-        stream.write(form.batch(batch))
-        stream.flush()
-        if PREFIX in "\n".join(batch.texts):
-            for line in batch.lines():
-                latest |= line.metrics or {}
-    return latest
 
 
 # The progress of an upload as one line on a terminal. Without a terminal, nothing is printed.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import cloudtrain as ct
 from cloudtrain.api import load_job_file, plan_in
-from cloudtrain.cli.terminal import say
+from cloudtrain.cli.terminal import say, writing
 from cloudtrain.documents import JsonMapping
 from cloudtrain.documents.document import Positions
 from cloudtrain.documents.yaml_text import read_scalar, write_yaml
@@ -27,11 +27,11 @@ from cloudtrain.errors import (
     did_you_mean,
     shortened,
 )
-from cloudtrain.job.file import anchored, array_of, format_of, parse
+from cloudtrain.job.file import JobFile, anchored, array_of, format_of, parse
 from cloudtrain.job.overrides import hint_without_file, override
 from cloudtrain.job.script import distribution_of, fields_of_script, syntax_of_script
 from cloudtrain.job.training import BUNDLED, Alternative, Capacity, TrainingJob
-from cloudtrain.plans.plan import Finding
+from cloudtrain.plans.plan import Finding, Plan
 from cloudtrain.runtime.hardware import gpu_ids
 from cloudtrain.runtime.torchrun_words import is_module, is_python
 from cloudtrain.system.files import expand_home
@@ -40,9 +40,7 @@ from cloudtrain.targets.where import Where, where
 
 if TYPE_CHECKING:
     from cloudtrain.cli.options import SubmitOptions
-    from cloudtrain.job.file import JobFile
     from cloudtrain.job.model import Json
-    from cloudtrain.plans.plan import Plan
     from cloudtrain.targets.settings import TargetSettings
 
 _OF_THE_JOB = {
@@ -89,13 +87,11 @@ def _with_alternatives(file: JobFile, texts: Sequence[str]) -> JobFile:
     if file.sweep is not None or not isinstance(file.job, TrainingJob):
         message = f"`--or` works only with training jobs, but `{file.file}` holds none"
         raise UsageError(message, hint="remove `--or`", code="CT902")
+    alternatives = list(map(_alternative, texts))
+    capacity = Capacity(alternatives=alternatives)
     own = file.job.capacity
-    alternatives = [] if own is None else [*own.alternatives]
-    alternatives += map(_alternative, texts)
-    if own is None:
-        capacity = Capacity(alternatives=alternatives)
-    else:
-        capacity = own.replace(alternatives=alternatives)
+    if own is not None:
+        capacity = own.replace(alternatives=[*own.alternatives, *alternatives])
     return file._replace(job=file.job.model_copy(update={"capacity": capacity}))
 
 
@@ -111,9 +107,11 @@ def _alternative(text: str) -> Alternative:
     for word in words:
         name, equals, value = word.partition("=")
         if not equals:
-            message = f"`{shortened(word)}` in `--or` has no `=` after the field"
-            hint = "write for example `--or 'spot=null wait=30m'`"
-            raise UsageError(message, hint=hint, code="CT902")
+            raise UsageError(
+                f"`{shortened(word)}` in `--or` has no `=` after the field",
+                hint="write for example `--or 'spot=null wait=30m'`",
+                code="CT902",
+            )
         if name in ("target", "profile", "wait"):
             fields[name] = value
         elif name.startswith("settings."):
@@ -157,9 +155,10 @@ def _file_job(options: SubmitOptions) -> JobFile:
     takes."""
     for flag, value in (("--gpu", options.gpu), ("--save-job", options.save_job)):
         if value:
-            hint = "set the field in the job file, or with `--set`"
             message = f"`{flag}` works only with a script, but `{options.job}` is a job file"
-            raise UsageError(message, hint=hint, code="CT902")
+            raise UsageError(
+                message, hint="set the field in the job file, or with `--set`", code="CT902"
+            )
 
     if options.arguments:
         word = options.arguments[0]
@@ -169,8 +168,9 @@ def _file_job(options: SubmitOptions) -> JobFile:
             hint = f"to change a field, write `--set {word}`"
         else:
             hint = "to change a field, write `--set hyperparameters.epochs=3`"
-        message = f"`{options.job}` is a job file, which takes no arguments"
-        raise UsageError(message, hint=hint, code="CT902")
+        raise UsageError(
+            f"`{options.job}` is a job file, which takes no arguments", hint=hint, code="CT902"
+        )
 
     return job_file(options.job, options.set_)
 
@@ -198,8 +198,13 @@ def _script_job(options: SubmitOptions) -> JobFile:
 
     why_alone = _why_alone(script, options)
     overrides = _overrides_of(options, is_alone=bool(why_alone))
-    if arguments:
-        _refuse_replacement(script, overrides)
+    for item in overrides:
+        if arguments and re.match(r"\s*(hyperparameters|arguments)\s*=", item):
+            message = (
+                f"`--set {shortened(item)}` would replace the arguments that follow `{script}`"
+            )
+            hint = "leave out one of them; `--set hyperparameters.epochs=3` sets one value"
+            raise UsageError(message, hint=hint, code="CT902")
 
     count = options.processes_per_instance
     if why_alone and count != 1:
@@ -210,26 +215,17 @@ def _script_job(options: SubmitOptions) -> JobFile:
         )
         raise UsageError(message, hint=hint, code="CT902")
 
-    job = _load_script(script, arguments, overrides)
-    if options.save_job is not None:
-        _save(options.save_job, job_text(script, arguments, overrides))
-    return job
-
-
-def _load_script(script: Path, arguments: Sequence[str], overrides: Sequence[str] = ()) -> JobFile:
-    """Return the job of a script. Relative local paths start at the working directory.
-
-    Raises:
-        UsageError: the script does not exist or is not valid Python.
-        JobError: the job has problems; all are listed.
-    """
+    # relative local paths start at the working directory
     here = Path.cwd()
     text = write_yaml(fields_of_script(script, arguments, here))
     try:
         file = parse(text, format="yaml", file=str(script), overrides=overrides)
     except JobError as error:
         raise JobError([_without_line(problem, script) for problem in error.problems]) from None
-    return file._replace(job=anchored(file.job, here).from_folder(here), positions=Positions())
+    job = anchored(file.job, here).from_folder(here)
+    if options.save_job is not None:
+        _save(options.save_job, job_text(script, arguments, overrides))
+    return file._replace(job=job, positions=Positions())
 
 
 def _without_line(problem: Problem, script: Path) -> Problem:
@@ -240,7 +236,7 @@ def _without_line(problem: Problem, script: Path) -> Problem:
 
 
 def job_text(script: Path, arguments: Sequence[str], overrides: Sequence[str] = ()) -> str:
-    """Return the text of a job file for the job of `load_script`. The file must be saved in the
+    """Return the text of a job file for the job of a script. The file must be saved in the
     working directory."""
     data, _ = override(fields_of_script(script, arguments, Path.cwd()), overrides, TrainingJob)
     return write_yaml(data)
@@ -278,31 +274,16 @@ def _overrides_of(options: SubmitOptions, *, is_alone: bool) -> list[str]:
     return overrides + (options.set_ or [])
 
 
-def _refuse_replacement(script: Path, overrides: Sequence[str]) -> None:
-    """Refuse to replace all arguments that follow a script by an override."""
-    for item in overrides:
-        if re.match(r"\s*(hyperparameters|arguments)\s*=", item):
-            message = (
-                f"`--set {shortened(item)}` would replace the arguments that follow `{script}`"
-            )
-            hint = "leave out one of them; `--set hyperparameters.epochs=3` sets one value"
-            raise UsageError(message, hint=hint, code="CT902")
-
-
 def _save(file: Path, text: str) -> None:
     """Write a new job file. Raises UsageError if the file exists or cannot be written."""
     if format_of(file) != "yaml":
         hint = "write for example `--save-job job.yaml`"
         raise UsageError(f"`{file}` is not the name of a YAML file", hint=hint, code="CT909")
-    try:
-        with file.open("x", encoding="utf-8") as stream:
-            stream.write(text)
-    except FileExistsError:
+    if file.exists():
         hint = "name another file, or remove this one"
-        raise UsageError(f"`{file}` already exists", hint=hint, code="CT910") from None
-    except OSError as error:
-        message = f"cannot write `{file}`: {error.strerror}"
-        raise UsageError(message, hint="name another file", code="CT903") from None
+        raise UsageError(f"`{file}` already exists", hint=hint, code="CT910")
+    with writing(file), file.open("x", encoding="utf-8") as stream:
+        stream.write(text)
     say(f"wrote `{file}`")
 
 
@@ -346,16 +327,21 @@ def _typed_settings(
         value = getattr(options, option)
         if value is None:
             continue
+        flag = "--" + option.replace("_", "-")
         field = _OF_THE_JOB.get(option, "")
         if not is_script and field and _sets(options, f"{field}="):
-            flag = "--" + option.replace("_", "-")
             message = f"`{flag} {value}` and `--set {field}` both set this number"
             raise UsageError(message, hint="remove one of the two", code="CT069")
         if target.type != DEFAULT_TARGET:
-            if is_script and option in _OF_THE_JOB:  # the job has it
+            if is_script and field:  # the job has it
                 continue
             if option not in _ALSO_ELSEWHERE or option not in type(target).model_fields:
-                raise _works_only_here(option, value, target.type)
+                hint = "add `--target local`"
+                if field:
+                    hint += f", or change the job with `--set {field}={value}`"
+                message = f"`{flag}` works only on the local target, but the target is "
+                message += f"`{target.type}`"
+                raise UsageError(message, hint=hint, code="CT902")
         typed[option] = value
     return typed
 
@@ -375,16 +361,6 @@ def _needs_no_launcher(options: SubmitOptions, target: TargetSettings) -> bool:
     if gpu_ids(os.environ) or distribution_of(script) != "torch":
         return False
     return syntax_of_script(script).needs_no_launcher
-
-
-def _works_only_here(option: str, value: Any, target: str) -> UsageError:
-    """Return the error for an option of the local target, typed for another target."""
-    flag = "--" + option.replace("_", "-")
-    hint = "add `--target local`"
-    if option in _OF_THE_JOB:
-        hint += f", or change the job with `--set {_OF_THE_JOB[option]}={value}`"
-    message = f"`{flag}` works only on the local target, but the target is `{target}`"
-    return UsageError(message, hint=hint, code="CT902")
 
 
 def pinned(file: JobFile, target: Where, *, offline: bool = False) -> JobFile:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from threading import Lock
@@ -28,8 +28,6 @@ from cloudtrain.signals.notices import newest_of, parse_notices
 from cloudtrain.signals.progress import LinePosition, TrainingPace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from rich.console import Console, ConsoleOptions, RenderableType
     from rich.table import Table
     from rich.text import Text
@@ -434,16 +432,12 @@ class LiveView:
             self._sweep = status.metrics if is_sweep else {}
             trials = {}
             for trial, values in status.trials.items():
-                trials[trial] = (values, self._course_of(trial, values))
+                before, course = self._trials.get(trial) or ({}, Course())
+                name = _objective_of(values)
+                if name is not None and values != before:
+                    course.add(values[name])
+                trials[trial] = (values, course)
             self._trials = trials
-
-    def _course_of(self, trial: int, values: Values) -> Course:
-        """Return the course of a running trial's objective, with its newest value."""
-        before, course = self._trials.get(trial) or ({}, Course())
-        name = _objective_of(values)
-        if name is not None and values != before:
-            course.add(values[name])
-        return course
 
     def show(self, line: LogLine) -> None:
         """Update the view with the metrics in a line. Print the line, unless it is a line of
@@ -597,7 +591,11 @@ class LiveView:
         curve."""
         # those of a loss first
         courses = sorted(self._courses.items(), key=lambda item: "loss" not in item[0])
-        count = self._curves_among(len(courses), rows) if self._draws else 0
+        count = len(courses) if self._draws else 0
+        if count * (_LOWEST + 1) > rows:  # each of the others has a row in a table with a header
+            count = max(0, rows - count - 1) // _LOWEST
+            if not count and rows > _LOWEST + 2:  # then the table is cut
+                count = 1
         drawn = courses[:count]
         others = courses[count:]
 
@@ -612,19 +610,6 @@ class LiveView:
             table = self._table(others, width, max(1, rows - 1))
             parts.append(table)
         return parts
-
-    @staticmethod
-    def _curves_among(count: int, rows: int) -> int:
-        """Return how many of `count` metrics can have a curve in `rows` rows, if each metric
-        without a curve needs a row of the table."""
-        for curves in range(count, 0, -1):
-            needed = curves * (_LOWEST + 1)
-            if curves < count:
-                needed += count - curves + 1  # with the table's header
-            if needed <= rows:
-                return curves
-        # then the table is cut
-        return 1 if rows > _LOWEST + 2 else 0
 
     @staticmethod
     def _curve(name: str, course: Course, width: int, height: int) -> list[RenderableType]:

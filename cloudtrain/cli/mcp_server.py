@@ -127,9 +127,11 @@ def submit(
         message = f"the plan `{shortened(plan)}` was not made by this server"
         raise UsageError(message, hint="call the tool `plan` first", code="CT929")
     if not isinstance(answer, AcceptedElicitation) or not answer.data.approve:
-        hint = "ask the person what to change, and plan again"
-        message = "the person has not approved the plan; nothing was sent"
-        raise PersonNeeded(message, hint=hint, code="CT925")
+        raise PersonNeeded(
+            "the person has not approved the plan; nothing was sent",
+            hint="ask the person what to change, and plan again",
+            code="CT925",
+        )
 
     def send() -> Run:
         return ct.submit(
@@ -188,8 +190,9 @@ def stop(run: RunName) -> JsonObject:
     """Ask a run to save and exit."""
     found = ct.run(run)
     if found.elsewhere is not None:
-        hint = f"name the run: `{found.name}`"
-        raise UsageError("`last` is a run of another folder", hint=hint, code="CT902")
+        raise UsageError(
+            "`last` is a run of another folder", hint=f"name the run: `{found.name}`", code="CT902"
+        )
     found.stop()
     return {"run": found.name, "state": str(found.last_status.state)}
 
@@ -202,7 +205,7 @@ def _reporting(tool: Callable[..., JsonObject]) -> Callable[..., JsonObject]:
         try:
             return tool(*arguments, **named)
         except CloudtrainError as error:
-            return {"error": error_json(error, error.exit_code)}
+            return {"error": error_json(error)}
 
     return reporting
 

@@ -4,8 +4,8 @@ completion."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from contextlib import redirect_stderr
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager, redirect_stderr
 from enum import Enum
 from functools import wraps
 from inspect import Parameter, Signature, signature
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_args, get_type
 
 import typer
 
-from cloudtrain.errors import UsageError, quoted
+from cloudtrain.errors import UsageError, did_you_mean, quoted, shortened
 from cloudtrain.plans.states import SWEEP, TUNER, RunState
 from cloudtrain.system.plugins import all_targets, target_names
 
@@ -53,38 +53,29 @@ def silent(words: Completion) -> Completion:
     return complete
 
 
-def _from_store(names: Callable[[Store], list[str]]) -> list[str]:
-    """Return names that the run store holds; none without a store. No target is asked, so that TAB
-    answers at once."""
+def _store() -> AbstractContextManager[Store]:
+    """Return the run store. No target is asked, so that TAB answers at once."""
     from cloudtrain.lifecycle.store.schema import read_store
     from cloudtrain.targets.settings import read_environment
 
-    with read_store(read_environment().state_dir) as store:
-        return names(store)
+    return read_store(read_environment().state_dir)
 
 
 @silent
 def runs(_: str) -> list[str]:
     """Return `last` and the names of the newest runs in the store."""
-
-    def names(store: Store) -> list[str]:
+    with _store() as store:
         rows = store.newest(limit=_MOST_RUNS)
-        return ["last", *(row.name for row in rows)]
-
-    return _from_store(names)
+    return ["last", *(row.name for row in rows)]
 
 
 @silent
 def sweeps(_: str) -> list[str]:
     """Return `last` and the names of the newest sweeps in the store."""
-
-    def names(store: Store) -> list[str]:
+    with _store() as store:
         # each trial has a row of its own
         rows = store.newest(limit=20 * _MOST_RUNS)
-        sweeps = [row.name for row in rows if row.key.startswith((SWEEP, TUNER))]
-        return ["last", *sweeps]
-
-    return _from_store(names)
+    return ["last", *(row.name for row in rows if row.key.startswith((SWEEP, TUNER)))]
 
 
 @silent
@@ -112,7 +103,8 @@ def fields(_: str) -> list[str]:
 @silent
 def hyperparameters(_: str) -> list[str]:
     """Return the names of the hyperparameters of all runs in the store."""
-    return _from_store(lambda store: store.label_keys("hyperparameter"))
+    with _store() as store:
+        return store.label_keys("hyperparameter")
 
 
 def runs_and_jobs(incomplete: str) -> list[str]:
@@ -150,11 +142,8 @@ def scripts(_: str) -> list[str]:
 @silent
 def asked_plans(_: str) -> list[str]:
     """Return the hashes of the plans that wait for an approval."""
-
-    def hashes(store: Store) -> list[str]:
+    with _store() as store:
         return [plan.sha256[:12] for plan in store.plans.asked() if plan.run is None]
-
-    return _from_store(hashes)
 
 
 @silent
@@ -205,7 +194,8 @@ def states(_: str) -> list[str]:
 def groups(_: str) -> list[str]:
     """Return the values of `cost --by`: `job`, `month`, `target`, and `tag:KEY` for each tag of a
     run."""
-    tags = _from_store(lambda store: store.label_keys("tag"))
+    with _store() as store:
+        tags = store.label_keys("tag")
     return ["job", "month", "target", *(f"tag:{key}" for key in tags)]
 
 
@@ -233,6 +223,24 @@ def option(names: str, metavar: str, text: str, *, show_default: bool = False, *
 def flag(names: str, text: str) -> Any:
     """Return the declaration of an option without a value."""
     return typer.Option(*names.split(), help=text, show_default=False)
+
+
+def require_word(kind: str, word: str, words: Collection[str], code: str = "CT909") -> None:
+    """Raise UsageError if a word that the user typed is not one of `words`. `kind` says what it
+    is."""
+    if word not in words:
+        message = f"there is no {kind} `{shortened(word)}`"
+        raise UsageError(message, hint=did_you_mean(word, words), code=code)
+
+
+def measured(parse: Callable[[str], int], text: str, example: str) -> int:
+    """Convert a duration or a size that the user typed with its unit. Raises UsageError for other
+    text."""
+    try:
+        return parse(text)
+    except ValueError as error:
+        hint = f"write a number with a unit, for example `{example}`"
+        raise UsageError(str(error), hint=hint, code="CT909") from None
 
 
 def run_names(which: str) -> Any:

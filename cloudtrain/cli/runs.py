@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING
 import typer
 
 import cloudtrain as ct
+from cloudtrain.cli.options import require_word
 from cloudtrain.cli.terminal import say, typed
 from cloudtrain.documents import JsonObject
 from cloudtrain.errors import PersonNeeded, UsageError
 from cloudtrain.lifecycle.submission.approval import approve, asked_plan
+from cloudtrain.plans.states import RunState
 from cloudtrain.targets.settings import read_environment
 
 if TYPE_CHECKING:
@@ -38,9 +40,10 @@ def require_consent(what: str, run: Run) -> None:
     `what` may change this run."""
     if run.elsewhere is None or confirm(f"{what} `{run.name}`?"):
         return
-    message = f"`{run.name}` was submitted from another folder, so nothing was done"
     hint = f"to do it, name the run: {typed('cloudtrain', *what.split(), run.name)}"
-    raise PersonNeeded(message, hint=hint)
+    raise PersonNeeded(
+        f"`{run.name}` was submitted from another folder, so nothing was done", hint=hint
+    )
 
 
 def approved(send: Callable[[], Run], *, may_ask: bool) -> Run:
@@ -67,6 +70,14 @@ def confirm(question: str) -> bool:
     return sys.stdin.isatty() and typer.confirm(question, err=True)
 
 
+def states_named(names: Sequence[str], among: Iterable[RunState] = RunState) -> list[RunState]:
+    """Return the states called `names`. Raises UsageError for one that is not `among` these."""
+    known = list(map(str, among))
+    for name in names:
+        require_word("state", name, known)
+    return list(map(RunState, names))
+
+
 def tag_of(text: str) -> tuple[str, str]:
     """Split a tag such as `team=vision` into key and value."""
     key, equals, value = text.partition("=")
@@ -74,17 +85,6 @@ def tag_of(text: str) -> tuple[str, str]:
         hint = f"write name and value: `--tag {text}=VALUE`"
         raise UsageError(f"`{text}` is not a tag", hint=hint, code="CT909")
     return key, value
-
-
-def seconds_of(text: str) -> float:
-    """Convert a duration that the user typed, such as `10m`. Raises UsageError for other text."""
-    from cloudtrain.job.model import parse_duration
-
-    try:
-        return float(parse_duration(text))
-    except ValueError as error:
-        hint = "write a number with a unit: `90s`, `10m`, `2h`"
-        raise UsageError(str(error), hint=hint, code="CT909") from None
 
 
 def moment_of(text: str | None) -> float | None:

@@ -12,13 +12,15 @@ import io
 import math
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from cloudtrain.documents import JsonMapping, JsonObject
-from cloudtrain.errors import CloudtrainError
+from cloudtrain.errors import CloudtrainError, UsageError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from cloudtrain.plans.document import Cell, Document
 
 
@@ -77,12 +79,6 @@ def print_text(text: str) -> None:
     sys.stdout.write(visible(text) if sys.stdout.isatty() else text)
 
 
-def counted(number: int, noun: str) -> str:
-    """Return a number with its noun, such as `1 run`, `3 runs` or `no run`."""
-    plural = "s" if number > 1 else ""
-    return f"{number or 'no'} {noun}{plural}"
-
-
 def print_json(value: object, *, short: bool = False) -> None:
     """Print one JSON document on stdout. NaN and infinity become null. With `short`, it is on one
     line, without empty values, and long lists of objects are counted."""
@@ -92,6 +88,16 @@ def print_json(value: object, *, short: bool = False) -> None:
 
 _LONG_LIST = 5
 """Items of a list inside an object, above which `--short` writes only how many there are."""
+
+
+@contextlib.contextmanager
+def writing(file: Path) -> Iterator[None]:
+    """Raise UsageError if the file cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        message = f"cannot write `{file}`: {error.strerror}"
+        raise UsageError(message, hint="name another file", code="CT903") from None
 
 
 def without_empty(value: Any) -> Any:
@@ -170,10 +176,10 @@ def width_of(stream: TextIO) -> int | None:
         return None
 
 
-def has_color(stream: TextIO, environ: Mapping[str, str] = os.environ) -> bool:
+def has_color(stream: TextIO) -> bool:
     """Return whether to print colours: True if the stream is a terminal that is not dumb, and
     NO_COLOR is not set (https://no-color.org)."""
-    if environ.get("NO_COLOR") or environ.get("TERM") == "dumb":
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return False
     return stream.isatty()
 
@@ -260,6 +266,5 @@ class _Stdout(_Stderr):
         """A broken pipe is raised unchanged. The stream has been redirected to /dev/null."""
         if isinstance(error, BrokenPipeError):
             raise error
-        message = f"stdout cannot be written: {error.strerror}"
         hint = "free disk space, or redirect the output to another disk"
-        raise OutputError(message, hint=hint) from error
+        raise OutputError(f"stdout cannot be written: {error.strerror}", hint=hint) from error

@@ -46,7 +46,7 @@ def test_five_mistakes_are_five_blocks(cli: Cli, clean_environment: Path, comman
 @pytest.mark.parametrize(
     ("arguments", "message", "hint"),
     [
-        (["sumbit", "job.yaml"], "there is no command `sumbit`", suggested("submit")),
+        (["sumbit", "job.yaml"], "`cloudtrain` has no command `sumbit`", suggested("submit")),
         (["frobnicate"], "`frobnicate` [CT901]", "see `cloudtrain --help`"),
         (
             ["cancel", "my run"],
@@ -171,7 +171,7 @@ def test_five_mistakes_are_five_blocks(cli: Cli, clean_environment: Path, comman
         (["notify", "x"], "`cloudtrain notify` has no command `x` [", one_of("test")),
         (
             ["scripts", "show", "digits_ddp", "--file", "trian.py"],
-            "has no file `trian.py`",
+            "there is no file `trian.py`",
             suggested("train.py"),
         ),
         (["scripts"], "missing command", "see `cloudtrain scripts --help`"),

@@ -151,13 +151,13 @@ def test_one_type_as_json(cli: Cli) -> None:
         (["--gpu", "A100-64GB"], "no instance type has the GPU `A100-64GB`", "use `A100-40GB` or `A100-80GB`"),
         (["--sort", "prise"], "there is no sort key `prise`", suggested("price")),
         (["--interconnect", "rmda"], "there is no interconnect `rmda`", suggested("rdma")),
-        (["--min-gpu-memory", "much"], "`--min-gpu-memory much` is not a size", "write for example `40g`"),
+        (["--min-gpu-memory", "much"], '`"much"` is not a size', "write a number with a unit, for example `40g`"),
         (["--max-price", "-1"], "`--max-price -1` is not a price", "write for example `2.50`"),
         (["--max-price", "nan"], "`--max-price nan` is not a price", "write for example `2.50`"),
         (["--target", "sagemeker"], "`sagemeker` is not a target", suggested("sagemaker")),
         (["--target", "local"], "there is no table of instance types for `local`",
          "use `--target sagemaker` or `--target azureml`"),
-        (["ml.p5.48xlarge", "--min-gpu-memory", "1g"], "so `--min-gpu-memory` has no effect", "remove `--min-gpu-memory`"),
+        (["ml.p5.48xlarge", "--min-gpu-memory", "1g"], "`--min-gpu-memory` has no effect", "remove `--min-gpu-memory`"),
     ],
 )  # fmt: skip
 def test_mistakes(cli: Cli, arguments: list[str], message: str, hint: str) -> None:

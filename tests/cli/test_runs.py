@@ -581,7 +581,7 @@ def test_the_end_names_what_a_script_wrote_beside_its_code(
     result = cli("submit", "job.yaml")
     name = json.loads(cli("status", "last", "--json").out)["name"]
     assert (
-        "the script wrote 2 files (2 KiB) into its working folder: the largest is `out/last.pt`, 2 KiB"
+        "the script wrote 2 files (2 KiB) into its working folder: the largest is `out/last.pt`;"
         in " ".join(result.err.split())
     )
     assert f"`cloudtrain download {name} work/`" in result.err

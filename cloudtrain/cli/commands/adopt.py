@@ -4,20 +4,18 @@ import sys
 from json import dumps
 from pathlib import Path
 from shlex import split
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from cloudtrain.adoption.adopt import adopt, adopt_all, is_script
-from cloudtrain.adoption.proof import write_adoption
+from cloudtrain.adoption.proof import Adoption, write_adoption
 from cloudtrain.cli import options
+from cloudtrain.cli.app import refuse_flags
 from cloudtrain.cli.options import argument, flag, option
 from cloudtrain.cli.terminal import print_json, print_text, say, show, typed
-from cloudtrain.errors import PersonNeeded, UsageError, shortened
+from cloudtrain.errors import PersonNeeded, UsageError, counted, shortened
 from cloudtrain.plans.document import Document, Table, Text
-
-if TYPE_CHECKING:
-    from cloudtrain.adoption.proof import Adoption
 
 
 def adopt_command(
@@ -82,9 +80,8 @@ def adopt_command(
       aws sagemaker describe-training-job --training-job-name X > x.json
       az ml job show --name NAME --output json | cloudtrain adopt - --json
     """
-    if all_jobs and job is not None:
-        message = "`--all` converts all jobs, and `--job` one of them"
-        raise UsageError(message, hint="remove one of the two", code="CT902")
+    if all_jobs:
+        refuse_flags("--all", {"--job": job})
     execute = is_script(source) and (yes or _may_run(source, python))
     arguments = None if args is None else _words(args)
     running: dict[str, Any] = {"execute": execute, "python": python, "time_limit": time_limit}
@@ -112,8 +109,9 @@ def _words(text: str) -> list[str]:
     try:
         return split(text)
     except ValueError as error:
-        message = f"`--args` is not valid shell syntax: {error}"
-        raise UsageError(message, hint="close the quotes", code="CT909") from None
+        raise UsageError(
+            f"`--args` is not valid shell syntax: {error}", hint="close the quotes", code="CT909"
+        ) from None
 
 
 def _may_run(source: str, python: str | None) -> bool:
@@ -176,14 +174,13 @@ def _say_comparison(adoption: Adoption) -> None:
             f"({adoption.kind})"
         )
     else:
-        count = len(adoption.differences)
-        verb = "field differs" if count == 1 else "fields differ"
+        count = counted(len(adoption.differences), "difference")
         rows = [
             (item.path, _short(item.original), _short(item.adopted), item.reason)
             for item in adoption.differences
         ]
         table = Table(("FIELD", "ORIGINAL", "ADOPTED", "REASON"), rows)
-        head = Text(f"not equal: {count} {verb} from the original ({adoption.kind})")
+        head = Text(f"not equal: {count} from the original ({adoption.kind})")
         show(Document([head, table]), sys.stderr)
     for path, reason in adoption.renewed:
         say(f"different in every run: `{path}` ({reason})")

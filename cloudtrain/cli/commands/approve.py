@@ -44,17 +44,23 @@ def approve_command(
     if plan is None:
         with read_store(here.state_dir) as store:
             waiting = [item for item in store.plans.asked() if item.run is None]
-        _print_waiting(waiting, as_json=json)
+        rows = []
+        for item in waiting:
+            cost = item.shown["summary"].get("cost", "")
+            rows.append((item.sha256[:12], item.shown["run_name"], item.shown["target"], cost))
+        if json:
+            print_json(list(map(_data, waiting)))
+        elif rows:
+            show_table(("PLAN", "RUN", "TARGET", "COST"), rows)
+        else:
+            say("no plan waits for your approval")
         return
 
     asked = asked_plan(plan, here)
-    has_terminal = sys.stdin.isatty()
-    if has_terminal:
+    if sys.stdin.isatty():
         show(_document(asked), sys.stderr)
-    if not has_terminal or not confirm(f"approve {asked.shown['run_name']}?"):
-        message = "nothing was approved, because only a person at a terminal can do so"
-        if has_terminal:
-            message = "nothing was approved"
+    if not confirm(f"approve {asked.shown['run_name']}?"):
+        message = "nothing was approved: only a person at a terminal can do so"
         hint = f"type `cloudtrain approve {asked.sha256[:12]}` in a terminal of your own"
         raise PersonNeeded(message, hint=hint, code="CT925")
     until = approve(asked, here)
@@ -63,20 +69,6 @@ def approve_command(
     else:
         when = datetime.fromtimestamp(until).strftime("%H:%M")
         say(f"approved until {when}, for one run; submit it again")
-
-
-def _print_waiting(plans: list[AskedPlan], *, as_json: bool) -> None:
-    if as_json:
-        print_json(list(map(_data, plans)))
-        return
-    rows = []
-    for plan in plans:
-        cost = plan.shown["summary"].get("cost", "")
-        rows.append((plan.sha256[:12], plan.shown["run_name"], plan.shown["target"], cost))
-    if rows:
-        show_table(("PLAN", "RUN", "TARGET", "COST"), rows)
-    else:
-        say("no plan waits for your approval")
 
 
 def _data(plan: AskedPlan) -> JsonObject:

@@ -10,14 +10,14 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import typer
 
 from cloudtrain.cli import options
-from cloudtrain.cli.terminal import counted, print_json, show
+from cloudtrain.cli.terminal import print_json, show
 from cloudtrain.code.bundled import script_names
-from cloudtrain.errors import CloudtrainError, TargetUnavailable
+from cloudtrain.errors import CloudtrainError, TargetUnavailable, counted
 from cloudtrain.job.model import format_size
 from cloudtrain.machines.overlay import user_overlay
 from cloudtrain.machines.table import tables
@@ -33,15 +33,11 @@ from cloudtrain.system.plugins import (
 )
 from cloudtrain.system.private import close_state_folder
 from cloudtrain.targets.common.launch import find_mpirun, this_machine
-from cloudtrain.targets.contract import AccountExaminer
+from cloudtrain.targets.contract import AccountExaminer, Target
 from cloudtrain.targets.registry import all_targets
 from cloudtrain.targets.settings import load_settings
 from cloudtrain.targets.where import where
 from cloudtrain.version import __version__
-
-if TYPE_CHECKING:
-    from cloudtrain.targets.contract import Target
-
 
 _ENOUGH_DISK = 5 * 2**30
 _TORCH_TIMEOUT = 120
@@ -221,11 +217,8 @@ def _plugins(targets: Sequence[Target]) -> Iterator[Diagnosis]:
 
 
 def _scripts() -> Diagnosis:
-    names = script_names()
-    if not names:
-        hint = "install cloudtrain again"
-        return Diagnosis("scripts", "warning", "no bundled training scripts", hint)
-    return Diagnosis("scripts", "ok", counted(len(names), "bundled training script"))
+    count = counted(len(script_names()), "bundled training script")
+    return Diagnosis("scripts", "ok", count)
 
 
 def _extra(target: Target, name: str, distributions: Sequence[str]) -> Diagnosis:

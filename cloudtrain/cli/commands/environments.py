@@ -12,7 +12,15 @@ from cloudtrain.cli import options
 from cloudtrain.cli.app import Command, new_group, refuse_flags
 from cloudtrain.cli.inputs import job_file
 from cloudtrain.cli.options import argument, flag, option
-from cloudtrain.cli.terminal import print_json, print_lines, say, show_table, typed
+from cloudtrain.cli.terminal import (
+    command_line,
+    print_json,
+    print_lines,
+    say,
+    show_table,
+    typed,
+    writing,
+)
 from cloudtrain.documents import JsonMapping
 from cloudtrain.errors import UsageError
 from cloudtrain.job.file import SUFFIXES, anchored
@@ -48,7 +56,7 @@ def environments(ctx: typer.Context, json: options.Json = False) -> None:
       cloudtrain environments lock requirements.txt --target sagemaker
     """
     if ctx.invoked_subcommand is not None:
-        refuse_flags(ctx, {"--json": json})
+        refuse_flags(ctx.invoked_subcommand, {"--json": json})
         return
     found = kept_environments(read_environment().state_dir)
     if json:
@@ -165,13 +173,9 @@ def lock(
         hint = f"{typed(*words, '--force')} replaces it"
         raise UsageError(f"`{destination}` already exists", hint=hint, code="CT910")
 
-    command = typed(*words).strip("`")
-    text, facts = resolve(folder, file, job, place, python, command)
-    try:
+    text, facts = resolve(folder, file, job, place, python, command_line(*words))
+    with writing(destination):
         destination.write_text(text, encoding="utf-8")
-    except OSError as error:
-        message = f"cannot write `{destination}`: {error.strerror}"
-        raise UsageError(message, hint="name another file: `-o`", code="CT903") from None
 
     if json:
         print_json({"file": str(destination), "facts": facts})

@@ -72,8 +72,9 @@ def exec_command(
       cloudtrain exec last --ssh-config
     """
     if ssh_config and (command or forward):
-        hint = "give `--ssh-config` alone"
-        raise UsageError("`--ssh-config` only prints", hint=hint, code="CT902")
+        raise UsageError(
+            "`--ssh-config` only prints", hint="give `--ssh-config` alone", code="CT902"
+        )
     ports = list(map(_ports, forward or ()))
     run = run_named(name)
     if trial is not None:
@@ -270,7 +271,14 @@ def _forwarded(session: Session, local_port: int, port: int) -> Iterator[list[_C
         yield []
         return
 
-    _check_free(local_port, port)
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(("127.0.0.1", local_port))
+        except OSError as error:
+            message = f"port {local_port} of this machine cannot be used: {error.strerror}"
+            hint = f"choose another one: `--forward {local_port % 60000 + 1024}:{port}`"
+            raise UsageError(message, hint=hint, code="CT959") from error
     pipe = subprocess.PIPE
     # Ctrl-C is for another process of this terminal
     with subprocess.Popen(
@@ -300,18 +308,6 @@ def _wait_for(tunnels: list[_Child]) -> None:
         if any(tunnel.poll() is not None for tunnel in tunnels):
             raise _ended("a port is no longer forwarded")
         time.sleep(_LOOK)
-
-
-def _check_free(local_port: int, port: int) -> None:
-    """Raise `UsageError` if a port of this machine cannot be listened on."""
-    with socket.socket() as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind(("127.0.0.1", local_port))
-        except OSError as error:
-            message = f"port {local_port} of this machine cannot be used: {error.strerror}"
-            hint = f"choose another one: `--forward {local_port % 60000 + 1024}:{port}`"
-            raise UsageError(message, hint=hint, code="CT959") from error
 
 
 _LOOK = 0.5

@@ -3,14 +3,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, runtime_checkable
+from typing import Annotated, Any, Protocol, runtime_checkable
 
 import typer
 
 from cloudtrain.cli import options
-from cloudtrain.cli.options import argument, flag, option
-from cloudtrain.cli.terminal import counted, print_json, say, show, show_table
-from cloudtrain.errors import NearName, UsageError, did_you_mean, join_names, quoted
+from cloudtrain.cli.app import refuse_flags
+from cloudtrain.cli.options import argument, flag, measured, option, require_word
+from cloudtrain.cli.terminal import print_json, say, show, show_table
+from cloudtrain.errors import NearName, UsageError, counted, did_you_mean, join_names, quoted
 from cloudtrain.job.model import parse_size
 from cloudtrain.machines.choose import (
     INTERCONNECTS,
@@ -20,7 +21,7 @@ from cloudtrain.machines.choose import (
     select,
     without_each,
 )
-from cloudtrain.machines.overlay import apply_overlay, user_overlay
+from cloudtrain.machines.overlay import Refreshed, apply_overlay, user_overlay
 from cloudtrain.machines.table import (
     InstanceType,
     ListsNodes,
@@ -39,10 +40,6 @@ from cloudtrain.system.plugins import target_names
 from cloudtrain.targets.registry import all_targets, require_target, service_of
 from cloudtrain.targets.settings import load_settings
 from cloudtrain.targets.where import where
-
-if TYPE_CHECKING:
-    from cloudtrain.machines.overlay import Refreshed
-
 
 Types = Sequence[InstanceType]
 
@@ -173,24 +170,18 @@ def instances_command(
         return
 
     every = _types(target)
-    query = Query(gpu, gpus, interconnect, _gib(min_gpu_memory), max_price)
+    memory = None
+    if min_gpu_memory is not None:
+        memory = measured(parse_size, min_gpu_memory, "40g") / 2**30
+    query = Query(gpu, gpus, interconnect, memory, max_price)
     _check(every, query, sort)
     if name is None:
         types = [instance for instance in every if retired or not instance.retired]
         _list_types(types, every, query, sort, None if everything else count, as_json=json)
-    else:
-        _show_type(name, every, query, as_json=json)
-
-
-def _show_type(name: str, types: Types, query: Query, *, as_json: bool) -> None:
-    """Print all facts about one type. Raises UsageError for a filter, which has nothing to leave
-    out."""
-    for field in query.fields():
-        flag = _flag(field)
-        message = f"`{name}` is one type, so `{flag}` has no effect"
-        raise UsageError(message, hint=f"remove `{flag}`", code="CT902")
-    instance = _type_named(name, types)
-    if as_json:
+        return
+    refuse_flags(name, dict.fromkeys(map(_flag, query.fields()), True))
+    instance = _type_named(name, every)
+    if json:
         print_json(asdict(instance))
     else:
         show(_page_of(instance), sys.stdout)
@@ -211,8 +202,13 @@ def _list_types(
     first = matches[:count]
     if as_json:
         print_json(list(map(asdict, first)))
+    elif first and _has_infiniband(first):
+        # the names are long, so the units are left out
+        headers = ("NAME", "GPUS", "GPU", "vCPU", "GiB", "IB", "USD/H")
+        show_table(headers, map(_infiniband_row, first))
     elif first:
-        _show_types(first)
+        headers = ("NAME", "GPUS", "GPU", "vCPU", "MEMORY", "NETWORK", "USD/H")
+        show_table(headers, map(_row, first))
 
     # of `types` without the retired ones, this many match all the same
     retired_count = len(select(every, query)) - len(matches)
@@ -220,7 +216,18 @@ def _list_types(
         _say_nothing(types, query, retired_count)
         return
 
-    lines = _more(len(first), len(matches), types, query, retired_count)
+    lines = []
+    if len(first) < len(matches):
+        lines.append(f"the first {len(first)} of {len(matches)}; `--all` lists all")
+    unknown = 0 if query.max_price is None else count_unpriced(types, query)
+    if unknown:
+        lines.append(
+            f"{unknown} more would match, but have no known price; omit `--max-price` to see them"
+        )
+    if retired_count:
+        lines.append(
+            f"{retired_count} more would match, but are no longer offered; `--retired` lists them"
+        )
     if not as_json:
         lines.append(_note(first))
     if lines:
@@ -236,14 +243,14 @@ def _show_nodes_of(target: str, name: str | None, profile: str | None, *, json: 
     if not isinstance(service, ListsNodes):
         return False
     if name is not None:
-        message = f"the nodes of `{target}` have no type names, so no name can be looked up"
-        raise UsageError(message, hint=f"remove `{name}`", code="CT902")
+        refuse_flags(target, {name: True})
 
     kinds = service.instances(where(target, profile=profile).account.place)
     if json:
         print_json(list(map(asdict, kinds)))
     else:
-        _show_nodes(kinds)
+        headers = ("NODES", "IDLE", "GPUS", "GPU", "vCPU", "MEMORY", "PARTITIONS", "FEATURES")
+        show_table(headers, map(_node_row, kinds))
     return True
 
 
@@ -259,38 +266,20 @@ def _types(target: str) -> Types:
     return types
 
 
-def _gib(size: str | None) -> float | None:
-    """Return the GiB of `--min-gpu-memory`."""
-    if size is None:
-        return None
-    try:
-        return parse_size(size) / 2**30
-    except ValueError:
-        hint = "write for example `40g`"
-        raise UsageError(
-            f"`--min-gpu-memory {size}` is not a size", hint=hint, code="CT909"
-        ) from None
-
-
 def _check(types: Types, query: Query, sort: str) -> None:
     """Raise UsageError for a filter or an order that cannot be meant."""
     gpu = query.gpu
     if gpu is not None and not any(has_gpu(instance, gpu) for instance in types):
         message, hint = unknown_gpu(gpu, types)
         raise UsageError(message, hint=hint, code="CT929")
-    if query.interconnect is not None and query.interconnect not in INTERCONNECTS:
-        hint = did_you_mean(query.interconnect, INTERCONNECTS)
-        raise UsageError(
-            f"there is no interconnect `{query.interconnect}`", hint=hint, code="CT909"
-        )
+    if query.interconnect is not None:
+        require_word("interconnect", query.interconnect, INTERCONNECTS)
     price = query.max_price
     if price is not None and not price > 0:  # which NaN is not, either
-        message = f"`--max-price {price:g}` is not a price"
-        raise UsageError(message, hint="write for example `2.50`", code="CT909")
-    if sort not in ORDERS:
         raise UsageError(
-            f"there is no sort key `{sort}`", hint=did_you_mean(sort, ORDERS), code="CT909"
+            f"`--max-price {price:g}` is not a price", hint="write for example `2.50`", code="CT909"
         )
+    require_word("sort key", sort, ORDERS)
 
 
 def _type_named(name: str, types: Types) -> InstanceType:
@@ -301,8 +290,7 @@ def _type_named(name: str, types: Types) -> InstanceType:
     instance = instances.get(key_of(name))
     if instance is not None:
         return instance
-    names = [instance.name for instance in types]
-    hint = _elsewhere(name, target) or _nearest(name, target, names)
+    hint = _nearest(name, target, [instance.name for instance in types])
     raise UsageError(f"there is no instance type `{name}` on {target}", hint=hint, code="CT929")
 
 
@@ -314,18 +302,12 @@ def _default_target() -> str:
     return own if own in targets else targets[0]
 
 
-def _elsewhere(name: str, target: str) -> str | None:
-    """Return a hint to add `--target` if another target has a type with this name; None
-    otherwise."""
+def _nearest(name: str, target: str, names: Sequence[str]) -> str:
+    """Return a hint for an unknown type: another target with it, the most similar type, or how to
+    list all types; and the target's explanation of the name if it has one."""
     for other in tables():
         if other != target and instance_named(other, name):
             return f"add `--target {other}`"
-    return None
-
-
-def _nearest(name: str, target: str, names: Sequence[str]) -> str:
-    """Return a hint for an unknown type: the most similar type or how to list all types, and the
-    target's explanation of the name if it has one."""
     table = tables()[target]
     key_of = name_keys(target)
     with_prefix = key_of(table.prefix + name)
@@ -342,27 +324,6 @@ def _nearest(name: str, target: str, names: Sequence[str]) -> str:
     return f"{near} {explanation[0].upper()}{explanation[1:]}"
 
 
-def _more(
-    shown_count: int, count: int, types: Types, query: Query, retired_count: int
-) -> list[str]:
-    """Return lines about the matching types that are not shown: one each for types beyond the
-    limit, types without a known price, and the `retired_count` types that are no longer offered.
-    Omit lines with the number 0."""
-    lines = []
-    if shown_count < count:
-        lines.append(f"the first {shown_count} of {count}; `--all` lists all")
-    unknown = 0 if query.max_price is None else count_unpriced(types, query)
-    if unknown:
-        lines.append(
-            f"{unknown} more would match, but have no known price; omit `--max-price` to see them"
-        )
-    if retired_count:
-        lines.append(
-            f"{retired_count} more would match, but are no longer offered; `--retired` lists them"
-        )
-    return lines
-
-
 def _note(types: Types) -> str:
     """Return the line below the table: the target, the unit of the network, the dates of the prices
     or where those without a date come from, and how to set your own prices."""
@@ -377,10 +338,13 @@ def _note(types: Types) -> str:
     for instance in types:
         if instance.price is None or instance.retired:
             continue
+        source = instance.price_source
         if instance.price_date:
             dates.append(instance.price_date)
+        elif source.startswith("/"):
+            undated.append(source)
         else:
-            undated.append(_short_source(instance))
+            undated.append(source.partition(" ")[0].rstrip(","))
 
     words = []
     if dates:
@@ -393,14 +357,6 @@ def _note(types: Types) -> str:
     prices = f"list prices {', '.join(words)}" if words else "no price is known"
     own = "write your own into `instances.toml`, see `cloudtrain instances -h`"
     return f"types of {types[0].target}; {unit}; {prices}; {own}"
-
-
-def _short_source(instance: InstanceType) -> str:
-    """Return the file or the first word of where a type's price comes from."""
-    source = instance.price_source
-    if source.startswith("/"):
-        return source
-    return source.partition(" ")[0].rstrip(",")
 
 
 def _say_nothing(types: Types, query: Query, retired_count: int) -> None:
@@ -436,29 +392,6 @@ _FABRIC = {"efa": "EFA", "infiniband": "InfiniBand", "": ""}
 _SHORT_FABRIC = {"efa": "EFA", "infiniband": "IB", "": ""}
 
 
-def _show_types(types: Types) -> None:
-    """Print a table with one row per type. The column NETWORK shows the bandwidth in Gbit/s and the
-    kind of RDMA.
-
-    On a target with InfiniBand, the table omits units because the names are long: memory is in GiB,
-    and the column IB shows the bandwidth of InfiniBand in Gbit/s. `(no)` marks InfiniBand without
-    SR-IOV, which NCCL cannot use. A retired type has `retired` in the column of prices.
-    """
-    if _has_infiniband(types):
-        headers = ("NAME", "GPUS", "GPU", "vCPU", "GiB", "IB", "USD/H")
-        show_table(headers, map(_infiniband_row, types))
-    else:
-        headers = ("NAME", "GPUS", "GPU", "vCPU", "MEMORY", "NETWORK", "USD/H")
-        show_table(headers, map(_row, types))
-
-
-def _show_nodes(kinds: Sequence[NodeKind]) -> None:
-    """Print a table with one row per kind of node. A row shows the number of nodes, the number of
-    idle nodes, and their hardware, partitions and features."""
-    headers = ("NODES", "IDLE", "GPUS", "GPU", "vCPU", "MEMORY", "PARTITIONS", "FEATURES")
-    show_table(headers, map(_node_row, kinds))
-
-
 def _node_row(kind: NodeKind) -> Row:
     gib = kind.memory / 2**30
     memory = f"{gib:.0f} GiB"
@@ -485,6 +418,7 @@ def _page_of(instance: InstanceType) -> Document:
 
 
 def _row(instance: InstanceType) -> Row:
+    """Return the row of a type: its network in Gbit/s, with the kind of RDMA."""
     network = "-"
     if instance.network_gbps is not None:
         network = f"{instance.network_gbps:g}"
@@ -496,6 +430,8 @@ def _row(instance: InstanceType) -> Row:
 
 
 def _infiniband_row(instance: InstanceType) -> Row:
+    """Return the row of a type: its InfiniBand in Gbit/s; `(no)` marks one without SR-IOV, which
+    NCCL cannot use."""
     infiniband = "-"
     if instance.interconnect == "rdma":
         infiniband = f"{instance.network_gbps:g}" if instance.network_gbps else "yes"

@@ -24,6 +24,7 @@ from cloudtrain.cli.terminal import (
     show_table,
     typed,
     width_of,
+    writing,
 )
 from cloudtrain.documents import JsonObject
 from cloudtrain.documents.yaml_text import write_yaml
@@ -137,7 +138,9 @@ def metrics_command(
 
     comparison = ct.compare(runs)
     if machines:
-        curves = [curve for run in runs for curve in curves_of(run.name, run.machines(), {})]
+        curves = []
+        for run in runs:
+            curves += curves_of(run.name, run.machines(), {})
     else:
         curves = comparison.curves
     if wanted:
@@ -198,8 +201,9 @@ def _runs_and_metrics(names: Sequence[str], tags: Sequence[str]) -> tuple[list[R
             return runs, list(names[number:])
         runs.append(run)
     if not runs:
-        hint = f"name one, or a tag: {typed('cloudtrain', 'metrics', 'last')}"
-        raise UsageError("no run is named", hint=hint)
+        raise UsageError(
+            "no run is named", hint=f"name one, or a tag: {typed('cloudtrain', 'metrics', 'last')}"
+        )
     return runs, []
 
 
@@ -280,11 +284,8 @@ def _spread(values: Sequence[float | None]) -> str:
 
 def _save(curves: Sequence[Curve], view: View, path: Path) -> None:
     figure = figure_of(charts_of(curves, view))
-    try:
+    with writing(path):
         path.write_bytes(picture_of(figure, path.suffix[1:].lower()))
-    except OSError as error:
-        message = f"`{path}` cannot be written: {error.strerror}"
-        raise UsageError(message, hint="name a file in another folder", code="CT903") from error
     print_lines([str(path)])
 
 

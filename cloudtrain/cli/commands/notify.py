@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import repeat
 
 import typer
 
@@ -33,29 +33,24 @@ def notify(ctx: typer.Context, json: options.Json = False) -> None:
       cloudtrain notify test
     """
     if ctx.invoked_subcommand is not None:
-        refuse_flags(ctx, {"--json": json})
+        refuse_flags(ctx.invoked_subcommand, {"--json": json})
         return
     channels = _channels()
-    if json:
-        _print_json(channels)
-        return
-    rows = [(channel.name, ", ".join(channel.table.events)) for channel in channels]
-    show_table(("CHANNEL", "EVENTS"), rows)
     with read_store(read_environment().state_dir) as store:
         failed = store.outbox.failed()
+    if json:
+        names = ("event", "channel", "tries", "error")
+        data = [{"name": channel.name, "events": channel.table.events} for channel in channels]
+        not_sent = [dict(zip(names, row, strict=True)) for row in failed]
+        print_json({"channels": data, "failed": not_sent})
+        return
+    rows = []
+    for channel in channels:
+        rows.append((channel.name, ", ".join(channel.table.events)))
+    show_table(("CHANNEL", "EVENTS"), rows)
     if failed:
         say("", "these events could not be sent yet, and will be tried again")
         show_table(("EVENT", "CHANNEL", "TRIES", "ERROR"), failed)
-
-
-def _print_json(channels: Sequence[Channel]) -> None:
-    """Print the channels and the events that could not be sent."""
-    data = [{"name": channel.name, "events": channel.table.events} for channel in channels]
-    with read_store(read_environment().state_dir) as store:
-        rows = store.outbox.failed()
-    names = ("event", "channel", "tries", "error")
-    failed = [dict(zip(names, row, strict=True)) for row in rows]
-    print_json({"channels": data, "failed": failed})
 
 
 @notify_command.command("test", cls=Command)
@@ -78,12 +73,9 @@ def notify_test(json: options.Json = False) -> None:
 
     now = time.time()
     event = Event("cloudtrain", "test", int(now), now, now, "you are notified here")
-
-    def test(channel: Channel) -> str | None:
-        return deliver(channel, event, here.environ)
-
     with ThreadPoolExecutor(len(channels)) as pool:
-        errors = list(pool.map(test, channels))
+        environs = repeat(here.environ)
+        errors = list(pool.map(deliver, channels, repeat(event), environs))
     rows = []
     for channel, error in zip(channels, errors, strict=True):
         rows.append((channel.name, error or "sent"))

@@ -9,6 +9,7 @@ import typer
 
 import cloudtrain as ct
 from cloudtrain.cli import options
+from cloudtrain.cli.app import refuse_flags
 from cloudtrain.cli.options import argument, flag, option
 from cloudtrain.cli.runs import moment_of, run_named
 from cloudtrain.cli.terminal import (
@@ -20,12 +21,10 @@ from cloudtrain.cli.terminal import (
     show,
     show_table,
 )
-from cloudtrain.errors import UsageError, did_you_mean
+from cloudtrain.errors import UsageError, counted, did_you_mean
 from cloudtrain.plans.document import Document
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from cloudtrain.lifecycle.runs.costs import Sum
 
 
@@ -55,12 +54,6 @@ def show_command(
         print_json(sent_job.to_dict(), short=shortened)
     else:
         show(sent_job.document(), sys.stdout)
-
-
-def _refuse_both(csv: bool, json: bool) -> None:
-    if csv and json:
-        message = "`--csv` and `--json` cannot be combined"
-        raise UsageError(message, hint="remove one of them", code="CT902")
 
 
 _HELP = "A run, a job file, or a plan's JSON file."
@@ -140,7 +133,8 @@ def cost_command(
         if by in ("tag", "tag:"):
             hint = "write `--by tag:KEY`"
         raise UsageError(f"`--by {by}` is not a valid group", hint=hint, code="CT909")
-    _refuse_both(csv, json)
+    if csv:
+        refuse_flags("--csv", {"--json": json})
 
     found = costs(since=moment_of(since), target=target, profile=profile, online=not offline)
     runs = list(found)
@@ -154,8 +148,21 @@ def cost_command(
         print_json({"by": by, "currency": "USD", "groups": data, "all": _data(whole)})
     elif csv:
         print_csv(list(map(_data, groups)), _data(whole))
+    elif not groups:
+        say("no run was submitted in that time; `cloudtrain ps` lists the newest runs")
     else:
-        _print_table(by, groups, whole)
+        rows = list(map(_row, groups))
+        if len(groups) > 1:
+            rows.append(_row(whole))
+        show_table((by.upper(), "RUNS", "BILLED", "ESTIMATED", "TOTAL", "NO PRICE"), rows)
+        notes = {
+            "estimated from the list price and the time from start to end": whole.estimated_runs,
+            "without a price, and not in the sums": whole.without_price,
+            "free, on your own machines": whole.free_runs,
+        }
+        for words, count in notes.items():
+            if count:
+                say(f"{counted(count, 'run')} {words}")
 
 
 def _data(item: Sum) -> dict[str, object]:
@@ -166,38 +173,10 @@ def _data(item: Sum) -> dict[str, object]:
     return data
 
 
-def _print_table(by: str, groups: Sequence[Sum], whole: Sum) -> None:
-    if not groups:
-        say("no run was submitted in that time; `cloudtrain ps` lists the newest runs")
-        return
-    rows = list(map(_row, groups))
-    if len(groups) > 1:
-        rows.append(_row(whole))
-    headers = (by.upper(), "RUNS", "BILLED", "ESTIMATED", "TOTAL", "NO PRICE")
-    show_table(headers, rows)
-
-    notes = []
-    if whole.estimated_runs:
-        notes.append(
-            f"{_runs(whole.estimated_runs)} estimated from the list price and the time from "
-            "start to end"
-        )
-    if whole.without_price:
-        notes.append(f"{_runs(whole.without_price)} without a price and not in the sums")
-    if whole.free_runs:
-        notes.append(f"{_runs(whole.free_runs)} free, on your own machines")
-    if notes:
-        say(*notes)
-
-
 def _row(item: Sum) -> tuple[str, ...]:
     amounts = (item.billed, item.estimated, item.total)
-    dollars = [f"${amount:,.2f}" for amount in amounts]
+    dollars = map("${:,.2f}".format, amounts)
     return (item.group, str(item.runs), *dollars, str(item.without_price or ""))
-
-
-def _runs(count: int) -> str:
-    return "1 run is" if count == 1 else f"{count:,} runs are"
 
 
 def code_command(
@@ -254,7 +233,8 @@ def trials_command(
         trials_table,
     )
 
-    _refuse_both(csv, json)
+    if csv:
+        refuse_flags("--csv", {"--json": json})
     sweep = sweep_of(run_named(name))
     trials = sweep.trials(running=True)
     objective = sweep.objective

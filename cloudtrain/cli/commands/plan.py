@@ -5,7 +5,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from textwrap import dedent
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import Annotated, NamedTuple
 
 import typer
 
@@ -21,7 +21,6 @@ from cloudtrain.cli.options import (
     with_submit_options,
 )
 from cloudtrain.cli.terminal import (
-    counted,
     json_text,
     print_json,
     print_text,
@@ -31,7 +30,15 @@ from cloudtrain.cli.terminal import (
     typed,
 )
 from cloudtrain.documents import JsonObject
-from cloudtrain.errors import JobError, NearName, UsageError, did_you_mean, quoted, shortened
+from cloudtrain.errors import (
+    JobError,
+    NearName,
+    UsageError,
+    counted,
+    did_you_mean,
+    quoted,
+    shortened,
+)
 from cloudtrain.plans.document import (
     Block,
     Cell,
@@ -42,15 +49,9 @@ from cloudtrain.plans.document import (
     Text,
     visible_json,
 )
-from cloudtrain.plans.plan import Level
+from cloudtrain.plans.plan import Level, Plan
 from cloudtrain.rules.engine import all_rules
 from cloudtrain.targets.registry import target_of
-
-if TYPE_CHECKING:
-    from cloudtrain.job.problems import ErrorCode
-    from cloudtrain.plans.plan import Plan
-    from cloudtrain.rules.engine import Rule
-
 
 _PARTS = (
     "summary", "numbers", "request", "uploads", "processes", "findings", "notes", "settings",
@@ -115,8 +116,9 @@ def plan_command(
     from cloudtrain.cli import inputs
 
     if instance is not None and part != "processes":
-        hint = "add `--part processes`"
-        raise UsageError("`--instance` selects processes", hint=hint, code="CT902")
+        raise UsageError(
+            "`--instance` selects processes", hint="add `--part processes`", code="CT902"
+        )
     target = inputs.target_of(submission)
     form = "json" if json or part else _known_format(form, target.target.name)
     if len(targets) > 1:
@@ -143,8 +145,9 @@ def _compare(submission: SubmitOptions, targets: list[str], form: str, *, whole:
 
     if form not in ("text", "json"):
         hint = f"leave out `--target {targets[1]}`, or print the table or `--json`"
-        message = f"`--format {form}` prints the request of one target"
-        raise UsageError(message, hint=hint, code="CT902")
+        raise UsageError(
+            f"`--format {form}` prints the request of one target", hint=hint, code="CT902"
+        )
 
     places = [inputs.target_of(submission._replace(target=name)) for name in targets]
     file = inputs.job_of(submission)
@@ -218,16 +221,22 @@ def print_plan(plan: Plan, form: str, *, whole: bool = True) -> None:
     else:
         show(plan.document(whole=whole, once=True), sys.stdout, width=_FILE_WIDTH)
     if plan.errors:
-        _say_errors(plan, above=form == "text" and whole)
+        sys.stdout.flush()
+        codes = quoted(dict.fromkeys(error.code for error in plan.errors))
+        count = counted(len(plan.errors), "error")
+        if form == "text" and whole:  # they may have scrolled off the screen
+            count += ", above the request"
+        say(
+            f"{count}: {codes}. A submit would send nothing; `--short` shows only "
+            "the summary and the findings"
+        )
         raise typer.Exit(2)
 
 
 def _print_part(plan: Plan, name: str, instance: int | None) -> None:
     """Print one part of the plan as JSON. Raises UsageError if there is no such part or
     instance."""
-    if name not in _PARTS:
-        hint = did_you_mean(name, _PARTS)
-        raise UsageError(f"a plan has no part `{name}`", hint=hint, code="CT909")
+    options.require_word("part", name, _PARTS)
     if instance is not None:
         chosen = [process for process in plan.processes if process.instance == instance]
         if not chosen:
@@ -249,20 +258,6 @@ def _say_upload(plan: Plan, submission: SubmitOptions) -> None:
     command = typed("cloudtrain", "submit", "--upload-only", "--target", plan.target, *words)
     sys.stdout.flush()  # so that this line is below the plan
     say(f"the code has to be uploaded first: {command}")
-
-
-def _say_errors(plan: Plan, *, above: bool) -> None:
-    """Print a line with the codes of the plan's errors, which may have scrolled off the screen.
-    With `above`, the line says that the errors are above the request."""
-    sys.stdout.flush()
-    codes = quoted(dict.fromkeys(error.code for error in plan.errors))
-    count = counted(len(plan.errors), "error")
-    if above:
-        count += ", above the request"
-    say(
-        f"{count}: {codes}. A submit would send nothing; `--short` shows only "
-        "the summary and the findings"
-    )
 
 
 def _known_format(form: str, target: str) -> str:
@@ -365,7 +360,7 @@ class Explanation(NamedTuple):
     level: str
     summary: str
     explanation: str
-    can_be_ignored: bool
+    can_be_ignored: bool = False
 
 
 def explain_command(
@@ -388,9 +383,14 @@ def explain_command(
     """
     from cloudtrain.job.problems import error_codes
 
-    explanations = {rule.code: _of_rule(rule) for rule in all_rules()}
+    explanations = {}
+    for rule in all_rules():
+        level = str(rule.level)
+        explanations[rule.code] = Explanation(
+            rule.code, level, rule.summary, rule.explanation, rule.can_be_ignored
+        )
     for name, error in error_codes().items():
-        explanations[name] = _of_error(error)
+        explanations[name] = Explanation(name, "error", error.summary, error.explanation)
     if code is None:
         in_order = sorted(explanations.values())
         if json:
@@ -404,8 +404,9 @@ def explain_command(
     if explanation is None:
         near = did_you_mean(code.upper(), explanations)
         hint = near if isinstance(near, NearName) else "`cloudtrain explain` lists all codes"
-        message = f"no rule and no error has the code `{shortened(code)}`"
-        raise UsageError(message, hint=hint, code="CT929")
+        raise UsageError(
+            f"no rule and no error has the code `{shortened(code)}`", hint=hint, code="CT929"
+        )
     if json:
         print_json(explanation._asdict())
     else:
@@ -424,12 +425,3 @@ def _page_of(item: Explanation) -> Document:
     if item.can_be_ignored:
         blocks.append(Text(f"Accept it in one job with `--ignore {item.code}`."))
     return Document(blocks)
-
-
-def _of_rule(rule: Rule) -> Explanation:
-    level = str(rule.level)
-    return Explanation(rule.code, level, rule.summary, rule.explanation, rule.can_be_ignored)
-
-
-def _of_error(error: ErrorCode) -> Explanation:
-    return Explanation(error.code, "error", error.summary, error.explanation, can_be_ignored=False)

@@ -8,24 +8,24 @@ import typer
 
 import cloudtrain as ct
 from cloudtrain.cli import options
-from cloudtrain.cli.options import LogLevel, flag, option
+from cloudtrain.cli.options import LogLevel, flag, measured, option
 from cloudtrain.cli.runs import (
     moment_of,
     outlived_by,
     require_consent,
     run_named,
-    seconds_of,
+    states_named,
     status_json,
     tag_of,
 )
 from cloudtrain.cli.terminal import has_color, print_json, say, show, typed
-from cloudtrain.errors import CloudtrainError, UsageError, did_you_mean
-from cloudtrain.plans.states import RunState
+from cloudtrain.errors import CloudtrainError
+from cloudtrain.job.model import parse_duration
+from cloudtrain.plans.states import FINAL, RunState
 from cloudtrain.plans.status import run_document
 
 if TYPE_CHECKING:
     from cloudtrain.lifecycle.runs.run import Run
-    from cloudtrain.plans.progress import RunStatus
 
 _WHERE = option(
     "--where",
@@ -77,9 +77,12 @@ def ps_command(
       cloudtrain ps --target sagemaker --state running
       cloudtrain ps -n 100 --json | jq -r '.[].name'
     """
+    states = states_named([state] if state else ())
+    if active and not states:
+        states = [*set(RunState) - FINAL]
     runs = ct.runs(
         limit=None if everything else count,
-        states=_states_of(active, state),
+        states=states,
         job=job,
         target=target,
         profile=profile,
@@ -106,32 +109,12 @@ def ps_command(
         if len(runs) == count and not everything:
             flag = f" --target {target}" if target else ""
             say(f"the newest {count}; `cloudtrain ps --all{flag}` lists all runs")
-    elif not any(filters) and ct.runs(limit=1):
+    elif any(filters):
+        say("no run matches; `cloudtrain ps` lists the newest")
+    elif ct.runs(limit=1):
         say("only rehearsals have run; `cloudtrain ps --rehearsals` lists them")
     else:
-        has_labels = bool(tag or where)
-        say(_nothing(active, state, job, has_labels=has_labels))
-
-
-def _states_of(active: bool, state: str | None) -> list[RunState]:
-    """Return the states of the listed runs; none if every state is listed."""
-    if state is None:
-        return [run_state for run_state in RunState if active and not run_state.is_final]
-    try:
-        return [RunState(state)]
-    except ValueError:
-        hint = did_you_mean(state, list(map(str, RunState)))
-        raise UsageError(f"there is no state `{state}`", hint=hint, code="CT909") from None
-
-
-def _nothing(active: bool, state: str | None, job: str | None, *, has_labels: bool) -> str:
-    """Return why the list is empty, and what to type instead."""
-    of_job = f" of job `{job}`" if job else ""
-    if has_labels:
-        return f"no run{of_job} has these tags or hyperparameters; `cloudtrain ps` lists the newest"
-    if active or state:
-        return f"no run{of_job} is {state or 'active'}; `cloudtrain ps` lists the newest"
-    return f"there is no run{of_job} yet; start one with `cloudtrain submit bundled:digits_ddp`"
+        say("there is no run yet; start one with `cloudtrain submit bundled:digits_ddp`")
 
 
 def status_command(
@@ -155,11 +138,33 @@ def status_command(
     """
     run = run_named(name)
     if stacks:
-        _print_stacks(run, as_json=json)
+        # a status without stacks need not wait for this import
+        from cloudtrain.signals.stacks import stacks_document, stacks_json
+
+        looks = run.stacks()
+        if json:
+            print_json(stacks_json(looks))
+        else:
+            show(stacks_document(looks), sys.stdout)
         return
     status = run.status() if run.is_sweep else run.observe()
     if run.is_sweep:
-        _print_sweep(run, status, as_json=json, short=shortened)
+        from cloudtrain.lifecycle.runs.sweep import sweep_document, sweep_of
+
+        sweep = sweep_of(run)
+        trials = sweep.trials()
+        if json:
+            cost = sweep.cost(status, trials)
+            data = status_json(run, status)
+            data |= {"cost": None, "cost_left": None}
+            if cost is not None:
+                data |= {"cost": cost.spent, "cost_left": cost.left}
+            print_json(data, short=shortened)
+            return
+
+        facts = {"sweep": run.job_name, "continues": sweep.continues, "folder": run.directory}
+        rows = {name: str(value) for name, value in facts.items() if value is not None}
+        show(sweep_document(sweep, status, trials, rows), sys.stdout)
     elif json:
         print_json(status_json(run, status), short=shortened)
     else:
@@ -174,17 +179,6 @@ def status_command(
             _say_how_to_get_metrics(run)
 
 
-def _print_stacks(run: Run, *, as_json: bool) -> None:
-    # what it imports, a status without stacks need not wait for
-    from cloudtrain.signals.stacks import stacks_document, stacks_json
-
-    looks = run.stacks()
-    if as_json:
-        print_json(stacks_json(looks))
-    else:
-        show(stacks_document(looks), sys.stdout)
-
-
 def _say_how_to_get_metrics(run: Run) -> None:
     """Print on stderr how a run without metrics gets some."""
     with suppress(CloudtrainError):  # such as for a run that another machine submitted
@@ -195,26 +189,6 @@ def _say_how_to_get_metrics(run: Run) -> None:
                 "no metrics: call `runtime.report(loss=loss)`, or name a pattern of your "
                 f"output: {pattern}"
             )
-
-
-def _print_sweep(run: Run, status: RunStatus, *, as_json: bool, short: bool) -> None:
-    """Print the status of a sweep, with its trials or as JSON with its cost."""
-    from cloudtrain.lifecycle.runs.sweep import sweep_document, sweep_of
-
-    sweep = sweep_of(run)
-    trials = sweep.trials()
-    if as_json:
-        cost = sweep.cost(status, trials)
-        data = status_json(run, status)
-        data |= {"cost": None, "cost_left": None}
-        if cost is not None:
-            data |= {"cost": cost.spent, "cost_left": cost.left}
-        print_json(data, short=short)
-        return
-
-    more = {"sweep": run.job_name, "continues": sweep.continues, "folder": run.directory}
-    rows = {name: str(value) for name, value in more.items() if value is not None}
-    show(sweep_document(sweep, status, trials, rows), sys.stdout)
 
 
 def wait_command(
@@ -236,7 +210,7 @@ def wait_command(
     """
     from cloudtrain.cli.follow import exit_code, report_end
 
-    limit = None if timeout is None else seconds_of(timeout)
+    limit = None if timeout is None else measured(parse_duration, timeout, "10m")
     run = run_named(name)
     with outlived_by(run, KeyboardInterrupt):
         status = run.wait(limit)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,17 +10,16 @@ import typer
 import cloudtrain as ct
 from cloudtrain.cli import options
 from cloudtrain.cli.app import Command, new_group, refuse_flags
-from cloudtrain.cli.options import flag, option
-from cloudtrain.cli.runs import confirm, require_consent, run_named, seconds_of
-from cloudtrain.cli.terminal import counted, print_json, print_lines, say, show_table
-from cloudtrain.errors import PersonNeeded, UsageError, did_you_mean
-from cloudtrain.job.model import format_duration, parse_size
-from cloudtrain.plans.states import RunState
+from cloudtrain.cli.options import flag, measured, option
+from cloudtrain.cli.runs import confirm, require_consent, run_named, states_named
+from cloudtrain.cli.terminal import print_json, print_lines, say, show_table
+from cloudtrain.errors import PersonNeeded, UsageError, counted, did_you_mean
+from cloudtrain.job.model import format_duration, parse_duration, parse_size
+from cloudtrain.plans.states import FINAL
 from cloudtrain.targets.settings import load_settings, read_environment
 
 if TYPE_CHECKING:
     from cloudtrain.lifecycle.runs.run import Run
-    from cloudtrain.plans.progress import QueuedRun
     from cloudtrain.targets.contract import KeepsQueue
 
 
@@ -55,7 +54,7 @@ def queue(
       cloudtrain queue drop digits-ddp-3f9a
     """
     if ctx.invoked_subcommand is not None:
-        refuse_flags(ctx, {"--json": json, "--target": target})
+        refuse_flags(ctx.invoked_subcommand, {"--json": json, "--target": target})
         return
     from cloudtrain.lifecycle.runs.find import queue_of
 
@@ -64,20 +63,16 @@ def queue(
         rows = [{"name": run.ref.name, **run._asdict(), "ref": str(run.ref)} for run in runs]
         print_json(rows)
     elif runs:
-        _print_queue(runs)
+        now = time.time()
+        cells = []
+        for run in runs:
+            place = "" if run.place is None else str(run.place)
+            since = format_duration(int(max(0, now - run.since)))
+            priority = str(run.priority)
+            cells.append((place, run.ref.name, run.needs, run.has, priority, since))
+        show_table(("PLACE", "NAME", "NEEDS", "HAS", "PRIORITY", "SINCE"), cells)
     else:
         say("the queue is empty; `cloudtrain submit job.yaml --queue` adds a run")
-
-
-def _print_queue(runs: Sequence[QueuedRun]) -> None:
-    now = time.time()
-    rows = []
-    for run in runs:
-        place = "" if run.place is None else str(run.place)
-        since = format_duration(int(max(0, now - run.since)))
-        priority = str(run.priority)
-        rows.append((place, run.ref.name, run.needs, run.has, priority, since))
-    show_table(("PLACE", "NAME", "NEEDS", "HAS", "PRIORITY", "SINCE"), rows)
 
 
 @queue_command.command(cls=Command)
@@ -223,24 +218,25 @@ def prune_command(
     from cloudtrain.lifecycle.runs.cleaning import clean
 
     if by is not None and keep is None:
-        hint = f"write for example `--keep 3 --by {by}`"
         raise UsageError(
-            "`--by` needs `--keep`, the number of runs to keep", hint=hint, code="CT902"
+            "`--by` needs `--keep`, the number of runs to keep",
+            hint=f"write for example `--keep 3 --by {by}`",
+            code="CT902",
         )
     filters = (older_than, state, job, larger_than, keep)
     if all(option is None for option in filters):
         hint = "write for example `cloudtrain prune --older-than 30d`"
         raise UsageError("no option selects runs to remove", hint=hint)
 
-    runs = ct.runs(limit=None, states=_states(state), job=job)
+    runs = ct.runs(limit=None, states=states_named(state or (), FINAL), job=job)
     matches = [run for run in runs if run.last_status.state.is_final]
     if keep is not None:
         matches = _beyond(matches, keep, by)
     if older_than is not None:
-        before = time.time() - seconds_of(older_than)
+        before = time.time() - measured(parse_duration, older_than, "30d")
         matches = [run for run in matches if (run.last_status.ended or run.created) < before]
     if larger_than is not None:
-        least = _size(larger_than)
+        least = measured(parse_size, larger_than, "1g")
         matches = [run for run in matches if (run.size or 0) > least]
 
     if dry_run:
@@ -263,16 +259,6 @@ def prune_command(
     clean(read_environment().state_dir)
     if not matches:
         say("no run matches; nothing was removed")
-
-
-def _states(names: Iterable[str] | None) -> list[RunState]:
-    """Return the states called `names`. Raises UsageError for one that a run can leave."""
-    final = [state for state in RunState if state.is_final]
-    for name in names or ():
-        if name not in final:
-            hint = did_you_mean(name, list(map(str, final)))
-            raise UsageError(f"`{name}` is not a final state", hint=hint, code="CT909")
-    return list(map(RunState, names or ()))
 
 
 def _beyond(runs: list[Run], keep: int, by: str | None) -> list[Run]:
@@ -306,15 +292,6 @@ def _beyond(runs: list[Run], keep: int, by: str | None) -> list[Run]:
             runs_of[job].sort(key=rank)
         beyond += runs_of[job][keep:]
     return beyond
-
-
-def _size(text: str) -> int:
-    try:
-        return parse_size(text)
-    except ValueError as error:
-        raise UsageError(
-            str(error), hint="write a number with a unit: `500m`, `1g`", code="CT909"
-        ) from None
 
 
 def rm_command(

@@ -14,13 +14,12 @@ from cloudtrain.cli.terminal import print_json, say, show
 from cloudtrain.errors import UsageError
 from cloudtrain.job.file import SUFFIXES
 from cloudtrain.job.training import BUNDLED
-from cloudtrain.lifecycle.rehearse import rehearse, run_whole
+from cloudtrain.lifecycle.rehearse import Rehearsal, rehearse, run_whole
 from cloudtrain.plans.document import Block, Cell, Document, Heading, Notice, Pairs, Span
 from cloudtrain.system.plugins import DEFAULT_TARGET
 from cloudtrain.system.processes import listening
 
 if TYPE_CHECKING:
-    from cloudtrain.lifecycle.rehearse import Rehearsal
     from cloudtrain.lifecycle.runs.run import Run
 
 

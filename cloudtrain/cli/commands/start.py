@@ -12,12 +12,12 @@ import cloudtrain as ct
 from cloudtrain.cli import options
 from cloudtrain.cli.app import Command, new_group
 from cloudtrain.cli.options import argument, flag, option
-from cloudtrain.cli.terminal import print_json, print_lines, say, show_table, typed
+from cloudtrain.cli.terminal import print_json, print_lines, say, show_table, typed, writing
 from cloudtrain.code.bundled import copy_script, script_files, script_path, script_summaries
 from cloudtrain.code.ignore import IGNORE_FILE
 from cloudtrain.documents import JsonObject
 from cloudtrain.documents.yaml_text import plain_scalar, write_yaml
-from cloudtrain.errors import UsageError, did_you_mean, quoted
+from cloudtrain.errors import UsageError, quoted
 from cloudtrain.job.schema import job_schema
 from cloudtrain.job.script import distribution_of, job_name_from, syntax_of_script
 
@@ -65,18 +65,19 @@ def init_command(
         ct.TrainingJob(name=name, entry_point="train.py")  # refuses a name that is not valid
 
     schema = dumps(job_schema(), indent=1, ensure_ascii=False) + "\n"
-    source = _source_of(training_script, path.parent)
+    # a project's folder holds packages that the script may import
+    source = training_script.parent
+    is_inside = training_script.absolute().is_relative_to(path.parent.absolute())
+    if is_inside and (path.parent / "pyproject.toml").is_file():
+        source = path.parent
     text = _job_text(path, training_script, name, source)
     files = {path: text, path.parent / _SCHEMA: schema}
     ignore_file = source / IGNORE_FILE
     if not ignore_file.exists():
         files[ignore_file] = Path(__file__).with_name("cloudtrainignore.txt").read_text("utf-8")
     for file, text in files.items():
-        try:
+        with writing(file):
             file.write_text(text, encoding="utf-8")
-        except OSError as error:
-            message = f"cannot write `{file}`: {error.strerror}"
-            raise UsageError(message, hint="name another file", code="CT903") from None
 
     if json:
         print_json({"files": list(map(str, files))})
@@ -138,14 +139,6 @@ def _script_in(file: Path) -> Path:
     return folder / "train.py"
 
 
-def _source_of(script: Path, folder: Path) -> Path:
-    """Return the folder of the code: `folder` if that is a project which contains the script, whose
-    packages it may import; otherwise the script's own."""
-    is_inside = script.absolute().is_relative_to(folder.absolute())
-    is_project = is_inside and (folder / "pyproject.toml").is_file()
-    return folder if is_project else script.parent
-
-
 def _job_text(path: Path, script: Path, name: str, source: Path) -> str:
     """Return the text of the job file `path`, with the code in the folder `source`."""
     folder = os.path.relpath(source.absolute(), path.parent.absolute())
@@ -203,11 +196,6 @@ class Kind(str, Enum):
     sweep = "sweep"
 
 
-@options.silent
-def _output_names(_: str) -> list[str]:
-    return [*_outputs()]
-
-
 def schema_command(
     kind: Annotated[
         Kind,
@@ -220,7 +208,7 @@ def schema_command(
             "NAME",
             "Print the schema of what a command prints with `--json`, such as plan, plan-short, "
             "status or error.",
-            autocompletion=_output_names,
+            autocompletion=options.silent(lambda _: [*_outputs()]),
         ),
     ] = None,
     _json: Annotated[
@@ -242,9 +230,7 @@ def schema_command(
         print_json(job_schema(kind.value))
         return
     schemas = _outputs()
-    if output not in schemas:
-        hint = did_you_mean(output, schemas)
-        raise UsageError(f"no command prints `{output}`", hint=hint, code="CT929")
+    options.require_word("output", output, schemas, "CT929")
     print_json(schemas[output])
 
 
@@ -286,7 +272,9 @@ def list_all_scripts(json: options.Json = False) -> None:
             data.append({"name": folder.name, "path": str(folder), "summary": summary})
         print_json(data)
     else:
-        rows = [(folder.name, summary) for folder, summary in scripts]
+        rows = []
+        for folder, summary in scripts:
+            rows.append((folder.name, summary))
         show_table(("NAME", "SUMMARY"), rows)
 
 
@@ -306,10 +294,7 @@ def show_script(
       cloudtrain scripts show digits_ddp --file job.yaml
     """
     files = script_files(name)
-    if file not in files:
-        owner = script_path(name).name
-        hint = did_you_mean(file, files)
-        raise UsageError(f"`{owner}` has no file `{file}`", hint=hint, code="CT903")
+    options.require_word("file", file, files, "CT903")
     text = files[file].read_text(encoding="utf-8")
     if json:
         print_json({"name": name, "file": file, "text": text})

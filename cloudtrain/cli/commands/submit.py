@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,6 +12,7 @@ import typer
 
 import cloudtrain as ct
 from cloudtrain.cli import inputs, options
+from cloudtrain.cli.app import refuse_flags
 from cloudtrain.cli.follow import follow, lines_so_far, upload_progress
 from cloudtrain.cli.options import (
     OF_THE_JOB,
@@ -30,19 +33,15 @@ from cloudtrain.cli.terminal import (
     typed,
     width_of,
 )
-from cloudtrain.documents import JsonMapping
-from cloudtrain.errors import UsageError
 from cloudtrain.job.model import format_duration
 from cloudtrain.plans.document import on_one_line
 from cloudtrain.system.processes import listening
 
 if TYPE_CHECKING:
-    from cloudtrain.job.file import JobFile
     from cloudtrain.lifecycle.past.differences import Changes
     from cloudtrain.lifecycle.runs.run import Run
     from cloudtrain.lifecycle.submission.once import Recovered
     from cloudtrain.plans.plan import Plan
-    from cloudtrain.targets.where import Where
 
 
 @with_submit_options(OF_THE_JOB, OF_THE_RUN)
@@ -93,14 +92,11 @@ def submit_command(
       cloudtrain submit job.yaml --target sagemaker --profile research --detach
       cloudtrain submit job.yaml --target sagemaker --plan 3f9a7c21d04e
     """
-    if plan is not None and (dry_run or upload_only):
-        hint = "remove `--plan`"
-        raise UsageError("`--plan` is for a submit that sends it", hint=hint, code="CT902")
+    if plan is not None:
+        refuse_flags("--plan", {"--dry-run": dry_run, "--upload-only": upload_only})
     if upload_only:
         flags = {"--dry-run": dry_run, "--detach": detach, "--queue": submission.queue is not None}
-        for name in filter(flags.get, flags):
-            message = f"`--upload-only` starts no run, so `{name}` has no effect"
-            raise UsageError(message, hint=f"remove `{name}`", code="CT902")
+        refuse_flags("--upload-only", flags)
 
     file = inputs.job_of(submission)
     target = inputs.target_of(submission)
@@ -113,70 +109,52 @@ def submit_command(
         print_plan(inputs.plan_of(file, target, submission), "json" if json else "text")
         return
     if upload_only:
-        _upload(file, target, submission, as_json=json)
+        choices = inputs.choices(file, submission)
+        with listening(say):
+            uploaded = ct.upload(file.work, target, **choices, on_bytes=upload_progress())
+        if json:
+            print_json({"uploads": uploaded.to_dict()["uploads"]})
+            return
+        print_lines(item.destination for item in uploaded.uploads)
+        if uploaded.uploads:
+            say("everything is uploaded; nothing was submitted")
+        else:
+            say("the job has nothing to upload")
         return
 
     exactly = inputs.expected_plan(plan)
     has_plan = exactly is not None
-    on_run = print_detached(json, has_plan=has_plan) if detach else print_followed(has_plan)
+    is_quiet = quiet or not sys.stderr.isatty()
 
     def send() -> Run:
-        return _send(file, target, submission, on_run, exactly, online=not offline, quiet=quiet)
-
-    run = approved(send, may_ask=not json)
-    if not detach:
-        raise typer.Exit(follow(run, as_json=json))
-
-
-def _send(
-    file: JobFile,
-    target: Where,
-    submission: SubmitOptions,
-    on_run: Callable[[Run], None],
-    exactly: str | JsonMapping | None,
-    *,
-    online: bool,
-    quiet: bool,
-) -> Run:
-    """Submit the job, and show its plan and what changed since its last run."""
-
-    def on_plan(plan: Plan) -> None:
-        show_plan(inputs.worded_plan(plan, submission))
-
-    is_quiet = quiet or not sys.stderr.isatty()
-    try:
         with listening(say), inputs.worded(submission):
             return ct.submit(
                 file.work,
                 target,
                 **inputs.choices(file, submission),
-                online=online,
+                online=not offline,
                 file=file,
                 exactly=exactly,
-                on_plan=on_plan,
+                on_plan=lambda plan: show_plan(inputs.worded_plan(plan, submission)),
                 on_changes=None if is_quiet else show_changes,
                 on_bytes=upload_progress(),
-                on_run=on_run,
+                on_run=partial(announce, detach=detach, as_json=json, has_plan=has_plan),
             )
+
+    with _interruptible():
+        run = approved(send, may_ask=not json)
+    if not detach:
+        raise typer.Exit(follow(run, as_json=json))
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Say after Ctrl-C that the run may exist nevertheless."""
+    try:
+        yield
     except KeyboardInterrupt:
         say("", "interrupted while sending; `cloudtrain recover` reports whether the run exists")
         raise
-
-
-def _upload(file: JobFile, target: Where, submission: SubmitOptions, *, as_json: bool) -> None:
-    """Upload code and data, and print their paths in the target's storage."""
-    choices = inputs.choices(file, submission)
-    with listening(say):
-        plan = ct.upload(file.work, target, **choices, on_bytes=upload_progress())
-    if as_json:
-        print_json({"uploads": plan.to_dict()["uploads"]})
-        return
-
-    print_lines(item.destination for item in plan.uploads)
-    if plan.uploads:
-        say("everything is uploaded; nothing was submitted")
-    else:
-        say("the job has nothing to upload")
 
 
 def show_plan(plan: Plan) -> None:
@@ -211,41 +189,39 @@ def show_changes(changes: Changes | None) -> None:
 _MOST_LINES = 3
 
 
-def print_followed(has_plan: bool) -> Callable[[Run], None]:
-    """Return a function that says that a run is followed. `has_plan`: only one plan may be sent."""
+def announce(
+    run: Run,
+    *,
+    detach: bool,
+    as_json: bool,
+    has_plan: bool = False,
+    verb: str = "was submitted",
+) -> None:
+    """Say that a run is followed, or with `detach`, print its name on stdout. If stdout cannot be
+    written, print the name on stderr, because the run exists and costs money. `has_plan`: only one
+    plan may be sent. `verb`: what happened to the run."""
+    _say_history(run, has_plan=has_plan)
+    if not detach:
+        say(f"`{run.name}` {verb}; Ctrl-C leaves it running", "")
+        return
 
-    def print_run(run: Run) -> None:
-        _say_history(run, has_plan=has_plan)
-        say(f"`{run.name}` was submitted; Ctrl-C leaves it running", "")
-
-    return print_run
-
-
-def print_detached(as_json: bool, *, has_plan: bool = False) -> Callable[[Run], None]:
-    """Return a function that prints a run's name on stdout. If stdout cannot be written, it prints
-    the name on stderr, because the run exists and costs money."""
-
-    def print_run(run: Run) -> None:
-        reply = {
-            "name": run.name,
-            "ref": str(run.ref),
-            "target": run.target,
-            "state": str(run.last_status.state),
-            "adopted": run.adopted,
-        }
-        _say_history(run, has_plan=has_plan)
-        with outlived_by(run, OutputError, BrokenPipeError):
-            if as_json:
-                print_json(reply)
-            else:
-                print_lines([run.name])
-            sys.stdout.flush()
-        if not as_json:
-            follow = typed("cloudtrain", "logs", run.name, "-f")
-            stop = typed("cloudtrain", "stop", run.name)
-            say(f"follow it with {follow}, stop it with {stop}")
-
-    return print_run
+    reply = {
+        "name": run.name,
+        "ref": str(run.ref),
+        "target": run.target,
+        "state": str(run.last_status.state),
+        "adopted": run.adopted,
+    }
+    with outlived_by(run, OutputError, BrokenPipeError):
+        if as_json:
+            print_json(reply)
+        else:
+            print_lines([run.name])
+        sys.stdout.flush()
+    if not as_json:
+        follow = typed("cloudtrain", "logs", run.name, "-f")
+        stop = typed("cloudtrain", "stop", run.name)
+        say(f"follow it with {follow}, stop it with {stop}")
 
 
 def _say_history(run: Run, *, has_plan: bool) -> None:
@@ -301,10 +277,7 @@ def rerun_command(
     skip = 0 if detach else lines_so_far(earlier)  # a sweep lists these lines again
     exactly = inputs.expected_plan(plan)
     has_plan = exactly is not None
-    if detach:
-        on_run = print_detached(json, has_plan=has_plan)
-    else:
-        on_run = _print_sweep_continues if earlier.is_sweep else print_followed(has_plan)
+    verb = "continues" if earlier.is_sweep else "was submitted"
 
     def send() -> Run:
         return earlier.rerun(
@@ -315,20 +288,13 @@ def rerun_command(
             exactly=exactly,
             on_plan=show_plan,
             on_bytes=upload_progress(),
-            on_run=on_run,
+            on_run=partial(announce, detach=detach, as_json=json, has_plan=has_plan, verb=verb),
         )
 
-    try:
+    with _interruptible():
         again = approved(send, may_ask=not json)
-    except KeyboardInterrupt:
-        say("", "interrupted while sending; `cloudtrain recover` reports whether the run exists")
-        raise
     if not detach:
         raise typer.Exit(follow(again, as_json=json, skip=skip))
-
-
-def _print_sweep_continues(sweep: Run) -> None:
-    say(f"`{sweep.name}` continues with its failed trials; Ctrl-C leaves it running", "")
 
 
 def continue_command(
@@ -363,10 +329,7 @@ def continue_command(
     def tell(sweep: Run) -> None:
         if sweep.name != run.name:
             say(f"`{sweep.name}` continues `{run.name}`")
-        if detach:
-            print_detached(json)(sweep)
-        else:
-            say(f"`{sweep.name}` continues; Ctrl-C leaves it running", "")
+        announce(sweep, detach=detach, as_json=json, verb="continues")
 
     if isinstance(run, ChainedRun) and not trials:
         run.resume()
