@@ -327,7 +327,11 @@ class Listing:
         after a revision, or the newest ones."""
         with self._lock:
             number = self._update()
-            rows = self._changed_since(since)
+            rows = list(reversed(self._rows.values()))
+            if since is not None:
+                newest_first = reversed(self._changed.items())
+                changed = takewhile(lambda item: item[1] > since, newest_first)
+                rows = [self._rows[name] for name, _ in changed]
             return {"revision": self._revision, "number": number, "runs": rows[:newest]}
 
     def packed(self) -> Packed:
@@ -360,12 +364,6 @@ class Listing:
         if seen.revision != self._revision:
             self._packed = None
         self._revision = seen.revision
-
-    def _changed_since(self, since: int | None) -> list[Row]:
-        if since is None:
-            return list(reversed(self._rows.values()))
-        changed = takewhile(lambda item: item[1] > since, reversed(self._changed.items()))
-        return [self._rows[name] for name, _ in changed]
 
 
 def _row(stored: StoredRun) -> Row:

@@ -236,8 +236,20 @@ class Staging:
         try:
             self._check_destinations(root)
             for number, name in enumerate(self._names):
-                _make_way(root, name.rpartition("/")[0], existing_folders, new_folders)
-                self._replace(root, name, f"{self._old}/{number}", journal)
+                folder, _, last = name.rpartition("/")
+                _make_way(root, folder, existing_folders, new_folders)
+                parent = _open_folder(root, folder)
+                try:
+                    # an existing file is kept until all files are moved
+                    old = f"{self._old}/{number}"
+                    backup = None
+                    with suppress(FileNotFoundError):
+                        os.rename(last, old, src_dir_fd=parent)
+                        backup = old
+                    journal.append((name, backup))
+                    os.rename(f"{self._new}/{name}", last, dst_dir_fd=parent)
+                finally:
+                    os.close(parent)
         except BaseException:
             self._take_back(root, journal, new_folders)
             raise
@@ -292,22 +304,6 @@ class Staging:
                     raise Unsafe(name, f"cannot be written: `{place}` is {what}")
                 else:
                     folders.add(place)
-
-    def _replace(
-        self, root: int, name: str, old: str, journal: list[tuple[str, str | None]]
-    ) -> None:
-        """Move one file. An existing file is kept at `old` until all files are moved."""
-        folder, _, last = name.rpartition("/")
-        parent = _open_folder(root, folder)
-        try:
-            backup = None
-            with suppress(FileNotFoundError):
-                os.rename(last, old, src_dir_fd=parent)
-                backup = old
-            journal.append((name, backup))
-            os.rename(f"{self._new}/{name}", last, dst_dir_fd=parent)
-        finally:
-            os.close(parent)
 
     def _take_back(
         self, root: int, journal: Sequence[tuple[str, str | None]], new_folders: Sequence[str]

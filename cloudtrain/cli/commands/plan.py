@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from textwrap import dedent
 from typing import Annotated, NamedTuple
@@ -168,7 +168,11 @@ def _compare(submission: SubmitOptions, targets: list[str], form: str, *, whole:
             data.append(plan.to_dict() if whole else plan.short())
             summary = dict(plan.summary)
         has_failed |= _has_error(findings)
-        rows.append((name, *_in_brief(summary), _counted(findings)))
+        machines = re.sub(r" (\(|on this machine).*", "", summary.get("instances", "-"))
+        processes = summary.get("processes", "-").split()[0]
+        dollars = re.search(r"\$[0-9.,]+[0-9]", summary.get("cost", ""))
+        cost = dollars[0] if dollars else "-"
+        rows.append((name, machines, processes, cost, _counted(findings)))
 
     if form == "json":
         print_json(data)
@@ -178,15 +182,6 @@ def _compare(submission: SubmitOptions, targets: list[str], form: str, *, whole:
         say(f"{command} prints the whole plan of one target")
     if has_failed:
         raise typer.Exit(2)
-
-
-def _in_brief(summary: Mapping[str, str]) -> tuple[str, str, str]:
-    """Return the machines, the number of processes and the cost of a plan, from its `summary`; `-`
-    for what is not known."""
-    machines = re.sub(r" (\(|on this machine).*", "", summary.get("instances", "-"))
-    processes = summary.get("processes", "-").split()[0]
-    dollars = re.search(r"\$[0-9.,]+[0-9]", summary.get("cost", ""))
-    return machines, processes, dollars[0] if dollars else "-"
 
 
 def _has_error(findings: Sequence[tuple[Level, str]]) -> bool:

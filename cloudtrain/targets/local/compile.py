@@ -61,6 +61,7 @@ def _plan(job: TrainingJob, target: Local, context: CompileContext) -> Plan:
     run = _RunLayout(job, target, context)
     launcher = _launcher_of(job) if target.launcher == "torchrun" else target.launcher
     launch = _LAUNCHERS[launcher](run)
+    shape = launch.shape
 
     archive = run.account.archive(context.bundle)
     written = [path for name, path in run.paths.items() if not name.startswith("inputs.")]
@@ -72,8 +73,8 @@ def _plan(job: TrainingJob, target: Local, context: CompileContext) -> Plan:
         code=CodePlace(archive, context.bundle.sha256, run.code_dir),
         directories=tuple(sorted(written)),
         launcher=launch.name,
-        instances=launch.shape.instances,
-        world_size=launch.shape.world_size,
+        instances=shape.instances,
+        world_size=shape.world_size,
         ports=launch.ports,
         processes=tuple(started),
         finishes=launch.finishes,
@@ -83,9 +84,24 @@ def _plan(job: TrainingJob, target: Local, context: CompileContext) -> Plan:
         metrics=dict(job.metrics) or None,
     )
     processes = Processes((*Processes.of(launch.processes).groups, *launch.ranks))
-    return local_plan(
-        specification, job.name, context, processes=processes, summary=_summary(run, launch)
-    )
+
+    instances = "this machine"
+    count = str(shape.world_size)
+    if shape.instances > 1:
+        instances = f"{shape.instances} simulated on this machine"
+        count += f" ({shape})"
+    words = _LAUNCHER_WORDS.get(launch.name, launch.name)
+    summary = [
+        ("target", f"local ({run.account.machine})"),
+        ("instances", instances),
+        ("processes", count),
+        ("distribution", f"{job.distribution.type} through {words}"),
+        ("script", job.entry_point or job.command or ""),
+        ("checkpoint", run.paths["checkpoint"]),
+        ("run folder", run.run_dir),
+        *limit_rows(job),
+    ]
+    return local_plan(specification, job.name, context, processes=processes, summary=summary)
 
 
 @dataclass(frozen=True, eq=False)
@@ -359,27 +375,6 @@ def _fork_problems(job: TrainingJob, account: LocalAccount) -> Iterator[Problem]
         message = f"`--launcher fork` works on CPUs only, but this machine has GPUs ({machine})"
         hint = f"{other}, or hide the GPUs with `CUDA_VISIBLE_DEVICES=` in front"
         yield Problem((), message, hint, code="CT038")
-
-
-def _summary(run: _RunLayout, launch: _Launch) -> list[tuple[str, str]]:
-    job = run.job
-    shape = launch.shape
-    instances = "this machine"
-    processes = str(shape.world_size)
-    if shape.instances > 1:
-        instances = f"{shape.instances} simulated on this machine"
-        processes += f" ({shape})"
-    launcher = _LAUNCHER_WORDS.get(launch.name, launch.name)
-    pairs = [
-        ("target", f"local ({run.account.machine})"),
-        ("instances", instances),
-        ("processes", processes),
-        ("distribution", f"{job.distribution.type} through {launcher}"),
-        ("script", job.entry_point or job.command or ""),
-        ("checkpoint", run.paths["checkpoint"]),
-        ("run folder", run.run_dir),
-    ]
-    return pairs + limit_rows(job)
 
 
 _LAUNCHER_WORDS = {"fork": "forks of one process", "processes": "direct processes"}

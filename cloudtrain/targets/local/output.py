@@ -336,7 +336,13 @@ class RunOutput:
         if at_once or now >= self._find_at:
             self._find_at = now + _FIND_EVERY
             for file in (*self._finder.launched(), *self._finder.new_ranks(at_once=at_once)):
-                self._adopt(file)
+                # follow it from the position that a resumed journal names
+                source = file.source
+                place = (source.file, source.inode)
+                rank, file.copied = self._places.get(place, (source.rank, 0))
+                file.source = source._replace(rank=rank)
+                file.rewind()
+                self._files.append(file)
         # a list, because `any` would stop at the first file with more, and starve the others
         return any([self._read(file, now) for file in self._files])  # noqa: C419
 
@@ -359,15 +365,6 @@ class RunOutput:
         self._journal.close()
         if self._metrics is not None:
             self._metrics.close()
-
-    def _adopt(self, file: OutputFile) -> None:
-        """Follow a file, from the position that a resumed journal names."""
-        source = file.source
-        rank, position = self._places.get((source.file, source.inode), (source.rank, 0))
-        file.source = source._replace(rank=rank)
-        file.copied = position
-        file.rewind()
-        self._files.append(file)
 
     def _read(self, file: OutputFile, now: float) -> bool:
         """Copy the next bytes of a file. Return True if there may be more."""

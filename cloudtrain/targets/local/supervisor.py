@@ -293,7 +293,13 @@ class Supervisor:
         self._look_up_secrets(environments)
         gpus = prepare.taken_gpus(self.spec, environments)
         if self._place is None and gpus:
-            self._tell_queue(gpus)
+            # the run has not waited for them, and waiting runs shall leave them alone
+            place = self._new_place()
+            try:
+                place.hold(gpus)
+                self._place = place
+            except OSError as error:
+                _say(f"this run could not be recorded in the queue: {error}")
 
         if not self._asked_to_stop:
             for index, (argv, environment) in enumerate(commands):
@@ -334,16 +340,6 @@ class Supervisor:
         for environment in environments:
             environment.update(secrets)
         self.output.hidden = forms_of(secrets)
-
-    def _tell_queue(self, gpus: tuple[str, ...]) -> None:
-        """Record in the queue which GPUs a run uses that did not wait for them, so that waiting
-        runs leave them alone."""
-        place = self._new_place()
-        try:
-            place.hold(gpus)
-            self._place = place
-        except OSError as error:
-            _say(f"this run could not be recorded in the queue: {error}")
 
     def _launch(self, index: int, argv: list[str], environment: dict[str, str]) -> None:
         from cloudtrain.targets.local.processes import launch

@@ -112,7 +112,13 @@ class Deaths:
         busy machine the supervisor may see all ranks end at the same time.
         """
         newest = max(self._starts.values(), default=1)
-        reports = self._read_reports(output)
+        reports: dict[int, tuple[int, int]] = {}
+        if self._spec.launcher != "processes":
+            for instance in range(self._spec.instances):
+                lines = output.tail(instance, None, "stderr")
+                for rank, code in failed_ranks(lines).items():
+                    reports[rank] = (instance, code)
+
         deaths: dict[int, Death] = {}
         for end in self._ends:
             death = end
@@ -169,17 +175,6 @@ class Deaths:
                 lines = output.tail(item.instance, None, "stdout")
             return launcher_verdict(item.role, item.instance, process.argv, item.exit_code, lines)
         return FailureReport("the run failed, but no process reported a reason", [])
-
-    def _read_reports(self, output: RunOutput) -> dict[int, tuple[int, int]]:
-        """Return instance and exit code of each rank that a launcher reports as failed."""
-        reports: dict[int, tuple[int, int]] = {}
-        if self._spec.launcher == "processes":
-            return reports
-        for instance in range(self._spec.instances):
-            lines = output.tail(instance, None, "stderr")
-            for rank, code in failed_ranks(lines).items():
-                reports[rank] = (instance, code)
-        return reports
 
 
 # Describe why a run failed: the rank that failed first, how it ended, and its last lines of output.
