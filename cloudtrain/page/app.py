@@ -130,7 +130,7 @@ def make_app() -> Starlette:
         Route("/api/runs/{name}/{action}", _change(act), methods=["POST"]),
         Mount("/static", StaticFiles(directory=_STATIC)),
     ]
-    return Starlette(routes=routes, lifespan=life)
+    return Starlette(routes=routes, lifespan=life, exception_handlers={CloudtrainError: _error})
 
 
 def _read_first(listing: details.Listing) -> None:
@@ -152,10 +152,7 @@ def _json(answer: Callable[[Request], Any]) -> Endpoint:
         return value if isinstance(value, Packed) else pack(value)
 
     async def endpoint(request: Request) -> Response:
-        try:
-            data, tag = await run_in_threadpool(packed, request)
-        except CloudtrainError as error:
-            return _error(error)
+        data, tag = await run_in_threadpool(packed, request)
         headers = {"etag": tag, "cache-control": "no-cache"}
         if request.headers.get("if-none-match") == tag:
             return Response(status_code=304, headers=headers)
@@ -180,16 +177,14 @@ def _change(act: Callable[[Request, Body], Any]) -> Endpoint:
             body = None
         if not isinstance(body, dict):
             return _said({"error": {"message": "the body is no JSON object"}}, 400)
-        try:
-            return _said(await run_in_threadpool(act, request, body))
-        except CloudtrainError as error:
-            return _error(error)
+        return _said(await run_in_threadpool(act, request, body))
 
     return endpoint
 
 
-def _error(error: CloudtrainError) -> Response:
+async def _error(_: Request, error: Exception) -> Response:
     """Return an error as the command line says it."""
+    assert isinstance(error, CloudtrainError), "no other comes here"
     status = next(number for kind, number in _STATUS if isinstance(error, kind))
     said = {"message": error.message, "hint": error.hint, "code": error.code}
     return _said({"error": said}, status)
@@ -230,8 +225,7 @@ def _number(request: Request, name: str) -> int | None:
 
 
 def _queue(_: Request) -> Any:
-    runs = queue()
-    return [{**run._asdict(), "name": run.ref.name, "ref": str(run.ref)} for run in runs]
+    return [run.row() for run in queue()]
 
 
 def _costs(request: Request) -> Any:
@@ -273,14 +267,11 @@ def _code_file(request: Request) -> Any:
 
 async def _file(request: Request) -> Response:
     """Send a file of a run as a download. It is never shown as a page."""
-    try:
-        run = await run_in_threadpool(_run, request)
-    except CloudtrainError as error:
-        return _error(error)
+    run = await run_in_threadpool(_run, request)
     shown = request.path_params["path"]
     path = await run_in_threadpool(details.file_of, run, shown)
     if path is None:
-        return _error(RunNotFound(f"`{run.name}` has no file `{shown}`", hint="reload the page"))
+        raise RunNotFound(f"`{run.name}` has no file `{shown}`", hint="reload the page")
     return FileResponse(path, media_type="application/octet-stream", filename=path.name)
 
 
@@ -294,10 +285,7 @@ async def _saved(request: Request) -> Response:
         runs = _runs_of(request)
         return f"{len(runs)}-runs", saved_page(f"{len(runs)} runs", compare(runs))
 
-    try:
-        name, text = await run_in_threadpool(page)
-    except CloudtrainError as error:
-        return _error(error)
+    name, text = await run_in_threadpool(page)
     headers = {"content-disposition": f'attachment; filename="{name}.html"'}
     return Response(text, media_type="text/html", headers=headers)
 

@@ -25,7 +25,7 @@ from cloudtrain.lifecycle.runs.sweep import SweepRun, sweep_document
 from cloudtrain.page.feed import pause_of
 from cloudtrain.page.forms import Packed, document_data, pack
 from cloudtrain.plans.chart import heights
-from cloudtrain.plans.progress import PLACES, MetricSummary, RunStatus, best_of
+from cloudtrain.plans.progress import PLACES, MetricSummary, RunStatus, Trial, best_of
 from cloudtrain.plans.states import RunState
 from cloudtrain.plans.status import PROGRESS, run_document
 from cloudtrain.signals.curves import thin
@@ -66,7 +66,7 @@ def details(run: Run, status: RunStatus) -> dict[str, Any]:
     objective = run.objective
     best = best_of(trials, objective)
     answer["status"] = document_data(sweep_document(run, status, trials))
-    answer["trials"] = [trial.row() for trial in trials]
+    answer["trials"] = list(map(Trial.row, trials))
     answer["objective"] = None if objective is None else objective.metric
     answer["best"] = None if best is None else best.number
     return answer

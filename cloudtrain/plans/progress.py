@@ -174,6 +174,10 @@ class QueuedRun(NamedTuple):
     priority: int
     since: float
 
+    def row(self) -> JsonObject:
+        """Return the run as JSON data."""
+        return {"name": self.ref.name, **self._asdict(), "ref": str(self.ref)}
+
 
 class ListedRun(NamedTuple):
     """A run in a list of runs. The status may lack details that only a query for the single run

@@ -60,8 +60,7 @@ def queue(
 
     runs = queue_of(target or load_settings().default_target).queue()
     if json:
-        rows = [{"name": run.ref.name, **run._asdict(), "ref": str(run.ref)} for run in runs]
-        print_json(rows)
+        print_json([run.row() for run in runs])
     elif runs:
         now = time.time()
         cells = []
