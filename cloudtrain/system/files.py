@@ -104,13 +104,13 @@ def require_trust(file: Path, status: os.stat_result) -> None:
         itself = hop.lstat()
         problem = _problem(status, is_file=True)
         if problem:
-            raise _refusal(file, file, problem, status)
+            raise _refusal(file, file, f"it {problem}")
         if stat.S_ISLNK(itself.st_mode) and _is_of_another(itself):
             problem = f"the link `{hop}` belongs to the user {itself.st_uid}"
-            raise _refusal(file, hop, problem, itself)
+            raise _refusal(file, hop, problem)
         problem = _problem(folder, is_file=False)
         if problem:
-            raise _refusal(file, hop.parent, f"its folder {problem}", folder)
+            raise _refusal(file, hop.parent, f"its folder {problem}")
 
 
 def _hops(file: Path) -> Iterator[Path]:
@@ -142,18 +142,13 @@ def _is_of_another(status: os.stat_result) -> bool:
     return status.st_uid not in (os.getuid(), 0)
 
 
-def _refusal(file: Path, culprit: Path, problem: str, status: os.stat_result) -> SettingsError:
+def _refusal(file: Path, culprit: Path, problem: str) -> SettingsError:
     """Return the error about a settings file. `culprit` is the file, link or folder that has the
-    problem and the status."""
+    problem."""
     folder = quote(str(file.absolute().parent))
     trust = f"`export {VARIABLE}={folder}` if you trust everyone who can write there"
-    if status.st_uid == os.getuid():
-        hint = f"`chmod go-w {quote(str(culprit))}`, or {trust}"
-    else:
-        nearer = "a settings file of your own in a folder nearer to the job takes precedence"
-        hint = f"{trust}; {nearer}"
-    who = problem if culprit != file else f"it {problem}"
-    return SettingsError(f"{file} is not trusted: {who}", hint=hint)
+    hint = f"`chmod go-w {quote(str(culprit))}`, or {trust}"
+    return SettingsError(f"{file} is not trusted: {problem}", hint=hint)
 
 
 def _trusted_folders() -> list[Path]:
