@@ -9,7 +9,7 @@ import signal
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -231,16 +231,12 @@ class LocalService(Service):
                 message, hint=f"`--set name={plan.job_name}` makes a new plan", code="CT956"
             )
         archive = Path(plan.uploads[0].destination)
-        try:
+        with self._writing("the bundle"):
             make_state_folder(self._state_dir, ours=KEPT)
             is_new = put_archive(archive, bundle)
-        except OSError as error:
-            raise self._unwritable("the bundle", error) from error
         if "environment" in plan.request:
-            try:
+            with self._writing("the environment"):
                 self._build(LaunchSpecification.from_json(plan.request))
-            except OSError as error:
-                raise self._unwritable("the environment", error) from error
         return is_new
 
     def _build(self, spec: LaunchSpecification) -> None:
@@ -272,7 +268,7 @@ class LocalService(Service):
         """Return when a supervisor has taken over the run. With `again`, the specification may
         exist already."""
         folder = self._folder(plan.run_name)
-        try:
+        with self._writing("the run"):
             make_state_folder(self._state_dir, ours=KEPT)
             is_new = _write_launch(folder, plan.request_json.encode(), again=again)
             if is_new or not os.path.exists(folder.status):
@@ -284,8 +280,6 @@ class LocalService(Service):
                     if name not in _NOT_INHERITED and not is_of_a_run:
                         environ[name] = value
                 _start_supervisor(folder, environ, *how)
-        except OSError as error:
-            raise self._unwritable("the run", error) from error
         return self._ref(plan.run_name)
 
     def has(self, ref: RunRef) -> bool:
@@ -363,10 +357,8 @@ class LocalService(Service):
                 os.kill(status["pid"], signal.SIGTERM)
             return
 
-        try:
+        with self._writing("the run"):
             _finish(folder, may_kill=True)
-        except OSError as error:
-            raise self._unwritable("the run", error) from error
         if self._status(folder)["state"] not in FINAL:
             message = f"the supervisor of `{ref.name}` is not a process of this machine"
             hint = "run the command where you submitted the run, such as in the same container"
@@ -439,10 +431,8 @@ class LocalService(Service):
 
     def _change_queue(self, how: Callable[[QueueOrder], None]) -> None:
         """Change the queue with `how`. If that raises an error, the queue stays as it is."""
-        try:
+        with self._writing("the queue"):
             Queue(str(self._state_dir)).change(how)
-        except OSError as error:
-            raise self._unwritable("the queue", error) from error
 
     def runs(self, place: str = "") -> Iterator[ListedRun]:  # noqa: ARG002 - required by Service
         runs = []
@@ -489,9 +479,14 @@ class LocalService(Service):
             places, path, destination, extras={NAME: work}, inside=inside, started=started
         )
 
-    def _unwritable(self, what: str, error: OSError) -> TargetError:
-        hint = f"make room, or {self._elsewhere()}"
-        return TargetError(f"{what} cannot be written: {error}", hint=hint)
+    @contextmanager
+    def _writing(self, what: str) -> Iterator[None]:
+        """Raise `TargetError` if a file cannot be written."""
+        try:
+            yield
+        except OSError as error:
+            hint = f"make room, or {self._elsewhere()}"
+            raise TargetError(f"{what} cannot be written: {error}", hint=hint) from error
 
     def _elsewhere(self) -> str:
         """Return the hint for a full or read-only disk."""

@@ -8,6 +8,7 @@ import re
 import signal
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -246,17 +247,12 @@ def rank_verdict(death: Death, lines: list[str], *, instances: int) -> FailureRe
     message, details = explain(lines)
 
     code = death.exit_code
-    if code < 0:
-        reason = f"{who} was killed by {_signal_name(-code)} (exit code {code})"
-        # torch may abort while it cleans up after an error
-        if code == -signal.SIGABRT and message:
-            reason += f" after {message}"
-        if code == -signal.SIGKILL:
-            reason += "; unless someone sent it, the machine most likely ran out of memory"
-    else:
-        reason = f"{who} failed with exit code {code}"
-        if message:
-            reason += f": {message}"
+    reason = _end_of(who, "failed", code, message)
+    # torch may abort while it cleans up after an error
+    if code == -signal.SIGABRT and message:
+        reason += f" after {message}"
+    if code == -signal.SIGKILL:
+        reason += "; unless someone sent it, the machine most likely ran out of memory"
     return FailureReport(_shorten(reason), details, death.rank, code)
 
 
@@ -272,12 +268,8 @@ def launcher_verdict(
             f"`{argv[0]}` has no PyTorch ({message}); `pip install torch` there, or name "
             "another interpreter: `python` of the local target"
         )
-    elif exit_code < 0:
-        reason = f"{who} was killed by {_signal_name(-exit_code)} (exit code {exit_code})"
     else:
-        reason = f"{who} ended with exit code {exit_code}"
-        if message:
-            reason += f": {message}"
+        reason = _end_of(who, "ended", exit_code, message)
     return FailureReport(_shorten(reason), details, None, exit_code)
 
 
@@ -350,11 +342,15 @@ def _is_consequence(death: Death, lines: list[str]) -> bool:
     return PEER_LOST.search("\n".join(details[-6:])) is not None
 
 
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
+def _end_of(who: str, verb: str, code: int, message: str) -> str:
+    """Return how a process ended, such as `rank 1 failed with exit code 1: ValueError`."""
+    if code < 0:
+        name = f"signal {-code}"
+        with suppress(ValueError):  # it has no name
+            name = signal.Signals(-code).name
+        return f"{who} was killed by {name} (exit code {code})"
+    end = f"{who} {verb} with exit code {code}"
+    return f"{end}: {message}" if message else end
 
 
 def _shorten(text: str) -> str:
