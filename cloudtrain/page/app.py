@@ -24,8 +24,7 @@ from starlette.staticfiles import StaticFiles
 from cloudtrain.api import costs, diff
 from cloudtrain.errors import CloudtrainError, RunNotFound, UsageError
 from cloudtrain.lifecycle.runs.compare import compare
-from cloudtrain.lifecycle.runs.costs import grouping, sums
-from cloudtrain.lifecycle.runs.costs import is_free
+from cloudtrain.lifecycle.runs.costs import grouping, is_free, sums
 from cloudtrain.lifecycle.runs.find import run as find_run
 from cloudtrain.lifecycle.runs.overview import move_in_queue, queue
 from cloudtrain.lifecycle.runs.run import ChainedRun, Run

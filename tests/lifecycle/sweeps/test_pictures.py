@@ -91,7 +91,9 @@ def test_what_matters() -> None:
     assert sum(bars.values()) == pytest.approx(1)
     assert bars["lr"] > 0.8
     assert bars["same"] == 0
-    with pytest.raises(UsageError, match="importance needs 10 trials with a value, and there are 9"):
+    with pytest.raises(
+        UsageError, match="importance needs 10 trials with a value, and there are 9"
+    ):
         importance(trials[:9], BEST)
 
 
