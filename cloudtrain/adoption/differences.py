@@ -60,7 +60,7 @@ def code_differences(original: Original, build: str | None = None) -> list[Field
     """Return what differs between the code that the original sends and the bundle of the adopted
     job, and between the contents of `build`, the folder of the job's Dockerfile; nothing of a
     folder that is not on this machine."""
-    differences = []
+    differences: list[FieldDifference] = []
     try:
         if build is not None and os.path.isdir(build):
             differences += _differences("environment.build", _sent(original, build), walk(build))

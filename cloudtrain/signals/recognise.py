@@ -451,9 +451,9 @@ class Recogniser:
                 continue
             metrics = list(filter(_METRIC.search, names))
             has_place = any(map(_place_of, names))
-            enough = len(metrics) > 1 or (metrics and has_place)
+            enough = len(metrics) > 1 or (bool(metrics) and has_place)
             if separator == " ":
-                begins = len(names) > 2 and _place_of(names[0])
+                begins = len(names) > 2 and bool(_place_of(names[0]))
                 enough = enough and begins and not re.search(r"\(\d", text)
             if enough and max(map(len, names)) < 40:
                 if names != self._header:

@@ -132,11 +132,13 @@ def _placed(problem: Problem, files: Sequence[SettingsFile], bases: Sequence[Val
     """Return `problem`, whose path is relative to a table, with the position of its value in the
     settings files. Later files take precedence, and of the tables `bases`, such as `("profiles",
     PROFILE, TARGET)`, earlier ones. A value that stands nowhere has the position of the table."""
+    last_first: list[SettingsFile] = list(reversed(files))
     for path in (problem.path, ()):
         for base in bases:
-            for file in reversed(files):
+            for file in last_first:
                 if (*base, *path) in file.positions.values:
-                    return file.placed(replace(problem, path=(*base, *problem.path)))
+                    absolute = replace(problem, path=(*base, *problem.path))
+                    return file.placed(absolute)
     return problem
 
 

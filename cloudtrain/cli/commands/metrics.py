@@ -138,7 +138,7 @@ def metrics_command(
 
     comparison = ct.compare(runs)
     if machines:
-        curves = []
+        curves: list[Curve] = []
         for run in runs:
             curves += curves_of(run.name, run.machines(), {})
     else:

@@ -184,11 +184,12 @@ class ReadyList:
         """How many seconds each entry waits for capacity; None for no limit. The last one waits
         without a limit, unless the list begins again."""
         waits = list[float | None]()
-        given_by = (self.capacity, *self.capacity.alternatives)
-        for entry, given in zip(self.entries, given_by, strict=True):
+        given = [self.capacity.wait]
+        given += [alternative.wait for alternative in self.capacity.alternatives]
+        for entry, wait in zip(self.entries, given, strict=True):
             is_last = entry is self.entries[-1] and self.capacity.give_up_after is None
-            if given.wait is not None or is_last or not entry.where.target.facts.is_paid:
-                waits.append(given.wait)
+            if wait is not None or is_last or not entry.where.target.facts.is_paid:
+                waits.append(wait)
             else:
                 waits.append(_WAIT if getattr(entry.work, "spot", None) is None else _SPOT_WAIT)
         return tuple(waits)

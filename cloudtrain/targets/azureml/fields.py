@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from functools import cache
-from operator import mul
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cloudtrain.documents import JsonMapping as JsonMapping
@@ -79,7 +78,7 @@ def duration_seconds(text: str) -> int | None:
     if match is None:
         return None
     numbers = map(int, match.groups(default="0"))
-    return sum(map(mul, numbers, _UNITS))
+    return sum(number * unit for number, unit in zip(numbers, _UNITS, strict=True))
 
 
 def _seconds(value: object) -> int:

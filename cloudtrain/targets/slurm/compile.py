@@ -267,7 +267,7 @@ def forms_of(plan: Plan) -> dict[str, Callable[[], str]]:
 def _batch_file(request: Mapping[str, Any]) -> str:
     """Return the batch script with its options as `#SBATCH` lines. The job needs the bundle on the
     cluster: `cloudtrain submit --upload-only` uploads it."""
-    first, newline, rest = request["script"].partition("\n")
+    first, newline, rest = str(request["script"]).partition("\n")
     # without `sbatch --parsable`, and without the script, which this text replaces
     words = request["argv"][2:-1]
     lines = [f"#SBATCH {_quote(word)}" for word in words]

@@ -208,8 +208,7 @@ def _cannot_search(sweep: Sweep, name: str, item: Range) -> Iterator[Problem]:
 
     # The service writes a value into the command without quotes.
     for value in item.choice or ():
-        is_text = isinstance(value, str)
-        is_broken = is_text and shlex.quote(value) != value
+        is_broken = isinstance(value, str) and shlex.quote(value) != value
         if is_broken or isinstance(value, list | dict | None):
             message = f"Azure ML's shell would break the value `{value}` of `{name}`"
             yield _problem(path, message, "remove it")

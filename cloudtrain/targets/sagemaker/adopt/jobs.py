@@ -299,10 +299,10 @@ def _common(original: Original, environment: JsonMapping) -> Draft:
         job["spot"] = without_nulls({"max_wait": values.get("spot.max_wait")})
     inputs = dict(_inputs(original.request))
     for item in inputs.values():
-        path = original.data.get(item["sagemaker"])
-        if path is not None:  # the script uploads it
-            item["sagemaker"] = f"./{path}".rstrip("/")
-            if not path.endswith("/"):
+        local = original.data.get(item["sagemaker"])
+        if local is not None:  # the script uploads it
+            item["sagemaker"] = f"./{local}".rstrip("/")
+            if not local.endswith("/"):
                 item["type"] = "uri_file"
     if inputs:
         job["inputs"] = inputs

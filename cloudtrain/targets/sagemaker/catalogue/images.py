@@ -348,8 +348,8 @@ def image_of_uri(uri: str) -> Image | None:
 
     python = next((word for word in words if re.fullmatch(r"py\d+", word)), "")
     if not python:
-        engine = split_base(base) if base else (framework, version)
-        python = in_range("python", *engine, "python")
+        engine, engine_version = split_base(base) if base else (framework, version)
+        python = in_range("python", engine, engine_version, "python")
     address = (match["registry"], repository, match["tag"])
     return describe_image(framework, version, python, device, address, base)
 
