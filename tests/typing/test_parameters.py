@@ -27,6 +27,7 @@ TAKES = {
     "FilledPath": "PathInput",
     "Name": "str",
     "JobName": "str",
+    "Switch": "bool",
     "JsonValue": "Json",
     "tuple[str, ...]": "Texts",
     "tuple[JsonValue, ...]": "Sequence[JsonValue]",

@@ -341,7 +341,7 @@ class Labels:
             if place is not None:
                 inputs[name] = item.model_copy(update={"azureml": place})
                 changes["inputs"] = inputs
-        return job.model_copy(update=changes)
+        return job.model_copy(update=changes) if changes else job
 
     def _version_of(self, client: Client, place: str | None, kind: str) -> str | None:
         """Return a reference to the current version of a labelled asset; None if `place` has no
