@@ -144,8 +144,11 @@ def test_folders_of_others_are_not_copied(
         }
         assert not any(name.endswith("key") for name in got)
         said = " ".join(result.err.split())
-        assert f"model/home` is not copied: a link leads to `{tmp_path}`" in said
-        assert f"model/own/again` is not copied: a link leads to `{tmp_path}/private`" in said
+        assert f"model/home` is not copied: a link leads to the folder `{tmp_path}`" in said
+        assert (
+            f"model/own/again` is not copied: a link leads to the folder `{tmp_path}/private`"
+            in said
+        )
     for path in ("model/home", "model/home/private", "model/home/private/key", "model/own/again"):
         result = cli("download", "last", path, "--to", "other")
         assert (result.code, Path("other").exists()) == (1, False)
@@ -215,7 +218,7 @@ def test_files_of_others_are_not_copied(
         assert not {Path(name).name for name in got} & {Path(name).name for name in OUT}
         said = " ".join(result.err.split())
         for name in OUT.keys() - {"null", "gone", "deep/folder"}:
-            assert f"model/{name}` is not copied: a link leads to `" in said
+            assert f"model/{name}` is not copied: a link leads to the file" in said
     for path in ("model/passwd", "model/deep/er/up", "model/through", "model/null", "checkpoint"):
         result = cli("download", "last", path, "--to", "other")
         assert (result.code, Path("other").exists()) == (1, False)

@@ -591,9 +591,10 @@ def test_the_end_names_what_a_script_wrote_beside_its_code(
     nothing = cli("download", name, "model/")
     assert (nothing.code, f"`cloudtrain download {name} work/`" in nothing.err) == (1, True)
     none = cli("download", name, "outputs/")
-    assert none.code == 2
-    assert "hint: the run's outputs: `model/`" in none.err
-    assert "`work/`" in none.err
+    assert (
+        none.code,
+        "hint: copy `work/`: the script wrote into its working folder" in none.err,
+    ) == (2, True)
     assert cli("download", name, "work/", "--to", "here").out.split() == [
         "here/log.txt",
         "here/out/last.pt",
@@ -662,7 +663,7 @@ def test_outputs_of_a_job_with_a_model_alone(cli: Cli, clean_environment: Path) 
         "name: plain\nsource_dir: .\nentry_point: train.py\n"
     )
     assert cli("submit", "job.yaml").code == 0
-    assert "hint: the run's outputs: `model/`" in cli("download", "last", "outputs/").err
+    assert "hint: copy `model/`\n" in cli("download", "last", "outputs/").err
 
 
 def test_the_end_says_nothing_of_a_clean_working_folder(cli: Cli, clean_environment: Path) -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import cloudtrain as ct
 from cloudtrain.job.data import reference_problems, references_in, replace_references
+from cloudtrain.targets.common.compiling import resolve_hyperparameters, without_literals
 from tests.hints import suggested
 
 
@@ -67,6 +68,17 @@ def test_references_are_replaced() -> None:
     text = "${{inputs.a}}:${{ checkpoint }}"
     assert references_in(text) == ["inputs.a", "checkpoint"]
     assert replace_references(text, {"inputs.a": "/a", "checkpoint": "/c"}.__getitem__) == "/a:/c"
+
+
+def test_a_key_is_no_reference() -> None:
+    """Only values are replaced, at any depth."""
+    hyperparameters = {"grid": {"${{inputs.x}}": ["${{inputs.x}}"]}}
+    filled = {"grid": {"${{inputs.x}}": ["7"]}}
+    assert resolve_hyperparameters(hyperparameters, {"inputs.x": "7"}) == filled
+    job = ct.TrainingJob(
+        name="a", entry_point="t.py", inputs={"x": {"value": 7}}, hyperparameters=hyperparameters
+    )
+    assert without_literals(job).hyperparameters == filled
 
 
 @given(

@@ -133,8 +133,7 @@ def copy_places(
     if path == "outputs" and path not in places:
         declared = below("outputs", places)
         if not declared:
-            message = "the job declares no outputs except its model"
-            raise UsageError(message, hint=_all_of((*places, *extras)), code="CT935")
+            raise _no_outputs(places, extras, roots)
         places = declared
         extras = {}
         path = ""
@@ -146,7 +145,8 @@ def copy_places(
     if name in extras:
         files = _files_at(extras[name], inner_path)
         if inner_path and not files:
-            raise nothing_written(path, [name])
+            hint = f"`{name}/` copies the whole output"
+            raise NothingWritten(f"the run wrote nothing to `{path}`", hint=hint)
         return _copy(files, destination, roots)
 
     existing = [place for place in find_places(path, places) if place.exists()]
@@ -160,6 +160,17 @@ def _is_newer_link(place: Path, started: int | None) -> bool:
     """Return whether a folder, or one above it, is a link that was made after `started`."""
     links = [part for part in (place, *place.parents) if part.is_symlink()]
     return started is not None and any(link.lstat().st_ctime_ns > started for link in links)
+
+
+def _no_outputs(
+    places: Mapping[str, Places], extras: Mapping[str, Files], roots: tuple[str, ...]
+) -> UsageError:
+    """Return the error about a job without outputs. Its hint names what the run did write."""
+    hint = "copy `model/`"
+    written = next(filter(extras.get, extras), None)
+    if written is not None and not any(_files(places.get("model", ()), roots)):
+        hint = f"copy `{written}/`: the script wrote into its working folder"
+    return UsageError("the job declares no outputs except its model", hint=hint, code="CT935")
 
 
 def find_places(path: str, places: Mapping[str, Places]) -> list[Path]:
@@ -188,12 +199,9 @@ def no_result(path: str, hint: str | None) -> UsageError:
 
 def nothing_written(path: str, outputs: Iterable[str]) -> NothingWritten:
     """Return the error about an output without files. `outputs` are the names of all outputs."""
-    return NothingWritten(f"the run wrote nothing to `{path}`", hint=_all_of(outputs))
-
-
-def _all_of(outputs: Iterable[str]) -> str:
     names = [f"`{name}/`" for name in outputs]
-    return f"the run's outputs: {', '.join(names)}"
+    hint = f"the run's outputs: {', '.join(names)}"
+    return NothingWritten(f"the run wrote nothing to `{path}`", hint=hint)
 
 
 def below(folder: str, names: Mapping[str, Item]) -> dict[str, Item]:
@@ -237,7 +245,11 @@ def _leaves(place: Path, roots: tuple[str, ...]) -> bool:
     target = os.path.realpath(place)
     leaves = not f"{target}/".startswith(roots)
     if leaves:
-        tell(f"`{place}` is not copied: a link leads to `{target}`, which is not a part of the run")
+        what = "folder" if place.is_dir() else "file"
+        tell(
+            f"`{place}` is not copied: a link leads to the {what} `{target}`, which is not a "
+            "part of the run"
+        )
     return leaves
 
 

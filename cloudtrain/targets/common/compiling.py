@@ -17,7 +17,7 @@ from cloudtrain.job.model import format_duration
 from cloudtrain.job.training import Resources, TrainingJob
 from cloudtrain.machines.choose import choose
 from cloudtrain.machines.table import instance_types
-from cloudtrain.plans.plan import Plan, map_texts
+from cloudtrain.plans.plan import Plan
 from cloudtrain.runtime.sagemaker_launcher.arguments import argv_of, text_of
 from cloudtrain.runtime.torchrun_words import words_of_script
 
@@ -56,21 +56,21 @@ def without_literals(job: AnyJob) -> AnyJob:
     def fill(text: str) -> str:
         return resolve_text(text, literals)
 
-    variables = map_texts(job.environment.variables, fill)
+    variables = _fill_texts(job.environment.variables, fill)
     update: JsonObject = {
         "inputs": inputs,
-        "hyperparameters": map_texts(job.hyperparameters, fill),
+        "hyperparameters": _fill_texts(job.hyperparameters, fill),
         "environment": job.environment.model_copy(update={"variables": variables}),
     }
     for name in ("arguments", "command", "entry_point"):
         value = getattr(job, name, None)
         if value:
-            update[name] = map_texts(value, fill)
+            update[name] = _fill_texts(value, fill)
     return job.model_copy(update=update)
 
 
 def resolve_hyperparameters(hyperparameters: JsonMapping, paths: Mapping[str, str]) -> JsonObject:
-    return dict(map_texts(hyperparameters, lambda text: resolve_text(text, paths)))
+    return dict(_fill_texts(hyperparameters, lambda text: resolve_text(text, paths)))
 
 
 def has_bare_flags(job: TrainingJob) -> bool:
@@ -208,6 +208,17 @@ def resolve_text(text: str, paths: Mapping[str, str]) -> str:
         return paths.get(reference, f"${{{{{reference}}}}}")
 
     return replace_references(text, path_of)
+
+
+def _fill_texts(value: Any, fill: Callable[[str], str]) -> Any:
+    """Return a copy of JSON data with `fill` applied to every text except keys."""
+    if isinstance(value, str):
+        return fill(value)
+    if isinstance(value, Mapping):
+        return {key: _fill_texts(inner, fill) for key, inner in value.items()}
+    if isinstance(value, Sequence):
+        return [_fill_texts(inner, fill) for inner in value]
+    return value
 
 
 def option_problems(job: TrainingJob) -> list[Problem]:

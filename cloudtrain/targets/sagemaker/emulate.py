@@ -378,12 +378,12 @@ def _torchrun(
     first_option = command.argv.index("torchrun") + 1
     options = list(command.argv[first_option : -len(script)])
     port = local_port(setup.master, MASTER_PORT)
-    variables = {**variables, **stage.torchrun_variables(host)}
     if "--master_addr" in options:
         options[options.index("--master_addr") + 1] = LOOPBACK
         options[options.index("--master_port") + 1] = port
     else:
-        variables["PET_MASTER_PORT"] = port
+        variables = {**variables, "PET_MASTER_PORT": port}
+    variables = {**variables, **stage.torchrun_variables(host)}
 
     argv = (stage.python, "-m", "cloudtrain.runtime.torchrun", *options, *script)
     process = Process(host.index, "torchrun", argv, variables)

@@ -11,6 +11,7 @@ import pytest
 from cloudtrain.errors import JobError, Problem
 from cloudtrain.targets.sagemaker.catalogue.images import (
     device_of,
+    has_other_toolkit,
     image_of_uri,
     resolve_image,
     smp_versions,
@@ -242,7 +243,7 @@ def test_a_library_version_is_no_pytorch_version() -> None:
         (("pytorch", "2.9.3"), {}, "environment.version", "no image of PyTorch `2.9.3` for GPUs; the newest is `2.14`", "use `2.9.0`"),
         (("pytorch", "3.0"), {}, "environment.version", "the newest is `2.14`", "use `2.14`; or give"),
         (("pytorch", "2.15.1"), {}, "environment.version", "the newest is `2.14`", "`environment.image`"),
-        (("tensorflow", "2.15"), {}, "environment.version", "no image of TensorFlow `2.15`", "use `2.21.0`; or give"),
+        (("tensorflow", "2.15"), {}, "environment.version", "no image of TensorFlow `2.15`", "use `2.16.2`, or the newest, `2.21.0`"),
         (("pytorch", "newest"), {}, "environment.version", "no image of PyTorch `newest`", "use `2.14`"),
         (("pytorch", "2.6"), {"instance": "ml.trn1.2xlarge"}, "environment.version", "for Trainium; the newest is `2.9.0`", "`environment.image`"),
         (("pytorch", "2.6"), {"smp2": True}, "environment.version", "library v2 `2.6` for GPUs; the newest is `2.5.1`", "use `2.5.1`"),
@@ -383,3 +384,16 @@ def test_trainium_has_new_images_too(framework: str, version: str | None, tag: s
     image = resolve_image(framework, version, region="us-west-2", instance="ml.trn1.32xlarge")
     assert image.uri == f"{WEST}/{tag}"
     assert image_of_uri(image.uri) == image
+
+
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [
+        ("pytorch-training:2.8.0-gpu-py312-trcomp-training@sha256:ab", False),
+        ("huggingface-pytorch-trcomp-training:1.11.0-gpu", True),
+        ("mxnet-training:1.9.0-gpu-py38", True),
+    ],
+)
+def test_a_toolkit_that_cloudtrain_knows_is_no_other(name: str, other: bool) -> None:
+    """An image of the catalogue has a known toolkit, whatever its tag says."""
+    assert has_other_toolkit(f"{WEST}/{name}") == other

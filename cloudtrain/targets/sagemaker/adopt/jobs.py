@@ -422,8 +422,8 @@ def region_of(original: Original) -> str | None:
     address."""
     region = own_value(mapping_at(original.request, PARAMETERS).get(REGION))
     region = region or original.settings.get("region")
-    if region:
-        return str(region)
+    if isinstance(region, str) and region:
+        return region
     image = _REGION.match(image_in(original.request))
     return image["region"] if image else None
 

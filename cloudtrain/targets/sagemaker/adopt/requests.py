@@ -10,7 +10,7 @@ from typing import Any
 
 from cloudtrain.errors import UsageError
 from cloudtrain.job.script import job_name_from
-from cloudtrain.rules.engine import rows_at
+from cloudtrain.rules.engine import rows_at, text_at
 from cloudtrain.targets.adoption import FILL_IN, Original, Search
 from cloudtrain.targets.sagemaker.catalogue.shapes import members_of, violations
 from cloudtrain.targets.sagemaker.compile.sweep import LONGEST_NAME
@@ -294,7 +294,7 @@ def _tuning(data: JsonMapping) -> Iterator[Original]:
             )
 
         if fields:
-            arn = data.get("HyperParameterTuningJobArn")
+            arn = text_at(data, "HyperParameterTuningJobArn")
             original = _original(flat(data), f"the tuning job {name}", arn=arn)
             yield replace(original, search=Search(fields, lost))
         else:
@@ -354,7 +354,7 @@ def _original(
     kind: str,
     *,
     lost: Mapping[str, str] = {},
-    arn: object = None,
+    arn: str = "",
 ) -> Original:
     """Return a request or job description as an original, without the fields that only a
     description has.
@@ -385,7 +385,7 @@ def _original(
         if wrong.path == (NAME,):
             reasons[NAME] = f"{wrong.message}: {wrong.hint}"
 
-    parts = str(arn or data.get("TrainingJobArn")).split(":")
+    parts = (arn or text_at(data, "TrainingJobArn")).split(":")
     region = parts[3] if len(parts) > 5 else ""
     name = str(request.get(NAME, ""))
     return Original(

@@ -305,7 +305,7 @@ _WITH_OTHER_TOOLKITS = (
 def has_other_toolkit(uri: str) -> bool:
     """Return whether an AWS image, or a copy of it, has a training toolkit whose launchers
     cloudtrain does not know."""
-    return re.fullmatch(_WITH_OTHER_TOOLKITS, uri) is not None
+    return image_of_uri(uri) is None and re.fullmatch(_WITH_OTHER_TOOLKITS, uri) is not None
 
 
 def image_of_uri(uri: str) -> Image | None:
@@ -519,12 +519,17 @@ def _row(query: _Query, version: str | None, base: str | None) -> ImageEntry:
 
 def _unknown_version(query: _Query, version: str, choices: Sequence[str]) -> NoReturn:
     last = newest(choices)
-    near = whole_version(_line_of(version), choices) or last
+    line = numbers(version)[:2]
+    newer = [one for one in sorted(choices, key=numbers) if line and numbers(one)[:2] > line]
+    near = whole_version(_line_of(version), choices) or next(iter(newer), last)
+    use = f"use `{near}`"
+    if near != last:
+        use += f", or the newest, `{last}`"
     message = (
         f"SageMaker has no image of {query.title} `{version}` for {DEVICES[query.device]}; the "
         f"newest is `{last}`"
     )
-    _fail("version", message, f"use `{near}`; or {_OWN_IMAGE}")
+    _fail("version", message, f"{use}; or {_OWN_IMAGE}")
 
 
 def _pick_base(query: _Query, candidates: Sequence[ImageEntry], base: str | None) -> ImageEntry:

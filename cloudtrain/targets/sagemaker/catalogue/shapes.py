@@ -113,7 +113,8 @@ class ShapeViolation(NamedTuple):
 def violations(request: JsonMapping, operation: str = "CreateTrainingJob") -> list[ShapeViolation]:
     """Return everything in a request that the service's own model forbids, in the order of the
     request."""
-    return list(_check(request, _model()["operations"][operation], ()))
+    found = _check(request, _model()["operations"][operation], (operation,))
+    return [violation._replace(path=violation.path[1:]) for violation in found]
 
 
 @cache
@@ -128,12 +129,18 @@ def _shape(name: str) -> JsonMapping:
 
 
 def _title(path: ValuePath) -> str:
-    return f"`{shortened(dotted(path))}`" if path else "the request"
+    """Return the name of the value at `path`, which starts with the operation, in messages."""
+    return f"`{shortened(dotted(path[1:] or path), _LONGEST)}`"
+
+
+_LONGEST = 160
+"""Maximum length of a path in a message, in characters: longer than each path of the service's own
+fields. A name in a mapping can have any length."""
 
 
 def _check(value: object, name: str, path: ValuePath) -> Iterator[ShapeViolation]:
     """Yield all violations in a value and its parts. `name` is the value's shape in the service's
-    model, `path` its path in the request."""
+    model, `path` its path in the request, behind the name of the operation."""
     shape = _shape(name)
     kind = shape["type"]
     accepted, words, check_inside = _TYPES[kind]
@@ -164,22 +171,22 @@ def _structure(value: JsonMapping, shape: JsonMapping, path: ValuePath) -> Itera
 
 
 def _list(value: list[Any], shape: JsonMapping, path: ValuePath) -> Iterator[ShapeViolation]:
-    yield from _check_bounds(len(value), "the length of ", shape, path)
+    yield from _check_bounds(len(value), _ENTRIES, shape, path)
     for index, inner in enumerate(value):
         yield from _check(inner, shape["member"], (*path, index))
 
 
 def _map(value: JsonMapping, shape: JsonMapping, path: ValuePath) -> Iterator[ShapeViolation]:
-    yield from _check_bounds(len(value), "the length of ", shape, path)
+    yield from _check_bounds(len(value), _ENTRIES, shape, path)
     for key, inner in value.items():
         place = (*path, key)
-        for violation in _check(key, shape["key"], place):
-            yield violation._replace(message=f"a name is not valid: {violation.message}")
+        for violation in _check(key, shape["key"], path):
+            yield violation._replace(path=place, message=f"a key of {violation.message}")
         yield from _check(inner, shape["value"], place)
 
 
 def _string(value: str, shape: JsonMapping, path: ValuePath) -> Iterator[ShapeViolation]:
-    sized = list(_check_bounds(len(value), "the length of ", shape, path))
+    sized = list(_check_bounds(len(value), _CHARACTERS, shape, path))
     yield from sized
 
     if "enum" in shape and value not in shape["enum"]:
@@ -203,24 +210,37 @@ def _hints() -> dict[str, str]:
 
 
 def _number(value: int, shape: JsonMapping, path: ValuePath) -> Iterator[ShapeViolation]:
-    return _check_bounds(value, "", shape, path)
+    return _check_bounds(value, None, shape, path)
+
+
+_ENTRIES = ("entry", "entries")
+_CHARACTERS = ("character", "characters")
 
 
 def _check_bounds(
-    number: int, of_what: str, shape: JsonMapping, path: ValuePath
+    number: int, units: tuple[str, str] | None, shape: JsonMapping, path: ValuePath
 ) -> Iterator[ShapeViolation]:
-    """Yield a violation if the number, which is a value or its length, is out of bounds."""
+    """Yield a violation if a number is out of bounds. `units` are the singular and the plural of
+    what it counts; None if it is the value itself."""
     least = shape.get("min", number)
     most = shape.get("max", number)
     if least <= number <= most:
         return
-    fact = f"{of_what}{_title(path)} is {number:,}"
+
+    def amount(text: str) -> str:
+        if units is None:
+            return text
+        one, several = units
+        return f"{text} {one if text == '1' else several}"
+
+    verb = "is" if units is None else "has"
+    fact = f"{_title(path)} {verb} {amount(f'{number:,}')}"
     if number < least:
         message = f"{fact}, and the service takes at least {least:,}"
-        yield ShapeViolation(path, message, f"use at least {least}", "min")
+        yield ShapeViolation(path, message, f"use at least {amount(str(least))}", "min")
     else:
         message = f"{fact}, and the service takes at most {most:,}"
-        yield ShapeViolation(path, message, f"use at most {most}", "max")
+        yield ShapeViolation(path, message, f"use at most {amount(str(most))}", "max")
 
 
 _TYPES: dict[

@@ -225,8 +225,7 @@ def _profiler(fields: Fields, output: str) -> JsonObject:
     return {"profiler_config": Call("sagemaker.debugger.ProfilerConfig", arguments)}
 
 
-# Pass code, image and hyperparameters to SDK version 2, in one of the three forms of
-# `estimator.py`.
+# Pass code, image and hyperparameters to SDK version 2, in one of the three forms above.
 
 
 @dataclass(frozen=True)

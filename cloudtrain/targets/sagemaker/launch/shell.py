@@ -133,7 +133,8 @@ def arrives(value: object, toolkit: str, *, script: str = "train.py") -> str | N
     tokens = shell_tokens(argv, toolkit)
     if tokens is None or len(tokens) != len(head) + len(arguments):
         return None
-    arrived = tokens[(len(head) + len(before))]
+    place = len(head) + len(before)
+    arrived = tokens[place]
     return arrived if tokens == (*head, *before, arrived, *after) else None
 
 
