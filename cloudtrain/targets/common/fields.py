@@ -72,7 +72,8 @@ def words(table: Mapping[Any, Any]) -> Codec:
 
     def look_up(value: Any, there: Mapping[Any, Any]) -> Any:
         # True would find 1, and a list or dict has no hash
-        if type(value) not in map(type, there) or value not in there:
+        finds_number = isinstance(value, bool) and bool not in map(type, there)
+        if finds_number or isinstance(value, dict | list) or value not in there:
             raise Inexpressible("")
         return there[value]
 

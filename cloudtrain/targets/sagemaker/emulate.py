@@ -68,6 +68,8 @@ LOOPBACK = "127.0.0.1"
 
 LOOPBACK_INTERFACE = "lo"
 
+_INTERFACE_VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "SM_NETWORK_INTERFACE_NAME")
+
 _ROOT = re.compile(rf"(?<![\w.~/-]){re.escape(ROOT)}(?![\w.-])")
 """Matches `/opt/ml` as a whole path or as its beginning, but not `/data/opt/ml` or
 `/opt/mlflow`."""
@@ -215,7 +217,7 @@ def entrypoint_host(stage: EmulatedJob, host: Host) -> HostLaunch:
     plan = _plan(stage, host)
     first = plan.programs[0].role if plan.programs else ""
     variables = stage.variables(host)
-    for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
+    for name in _INTERFACE_VARIABLES:
         if variables.get(name) == INTERFACE:  # of the request
             variables[name] = LOOPBACK_INTERFACE
     ranks: Sequence[Process] = ()

@@ -13,7 +13,7 @@ from typing import Any
 from cloudtrain.documents.document import Unreadable, read_text
 from cloudtrain.plans.comparison import ValuePath, overrides_between
 from cloudtrain.plans.plan import CompileContext, Plan, map_texts
-from cloudtrain.rules.engine import mapping_at, rows_at
+from cloudtrain.rules.engine import mapping_at, plural, rows_at
 from cloudtrain.rules.values import secret_texts
 from cloudtrain.system.files import expand_home
 from cloudtrain.targets.adoption import UNREAD, Comparable, Original, draft_context
@@ -130,7 +130,8 @@ def with_uploads(original: Original, objects: Objects) -> Original:
             inputs[address] = files
         elif files:
             lost[address] = (
-                "the script uploads files to it, and the job does not: copy what it needs there"
+                f"the script uploads {plural(len(files), 'file')} to it, and the job does not: "
+                "copy what it needs there"
             )
 
     others = [place for place in uploads if not _covered(place, addresses)]
