@@ -132,6 +132,15 @@ def test_what_sdk_2_sent_for_processing_is_accepted(case: str) -> None:
     assert "unknown" in {violation.kind for violation in violations(request, "CreateTrainingJob")}
 
 
+def test_the_operation_names_the_request() -> None:
+    """A field of the request itself is one of its operation."""
+    request = {name: value for name, value in GOOD.items() if name != "RoleArn"}
+    (found,) = violations(request)
+    assert (found.path, found.message) == (("RoleArn",), "`CreateTrainingJob` needs `RoleArn`")
+    messages = [fault.message for fault in violations({}, "CreateProcessingJob")]
+    assert "`CreateProcessingJob` needs `RoleArn`" in messages
+
+
 def test_a_misspelt_field_is_reported_once() -> None:
     """Not also as missing: the hint names it."""
     request = {("RoleARN" if name == "RoleArn" else name): value for name, value in GOOD.items()}
