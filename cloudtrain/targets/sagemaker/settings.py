@@ -287,8 +287,7 @@ def credentials_in_sight(target: SageMaker, environ: Mapping[str, str]) -> bool:
     """
     if target.profile or any(map(environ.get, _CREDENTIALS)):
         return True
-    profiles = (ini_sections(file, default_section="") for file in _files(environ))
-    return any(sections.get("profile default", sections.get("default")) for sections in profiles)
+    return any(_section(file, "default") for file in _files(environ))
 
 
 _CREDENTIALS = (
@@ -309,7 +308,8 @@ def _region(profile: str | None, environ: Mapping[str, str]) -> str | None:
         return region
 
     name = profile or environ.get("AWS_PROFILE") or environ.get("AWS_DEFAULT_PROFILE") or "default"
-    return regions_of_profiles(environ).get(name) or None
+    regions = (_section(file, name).get("region") for file in _files(environ))
+    return next(filter(None, regions), None)
 
 
 def _files(environ: Mapping[str, str]) -> tuple[Path, Path]:
@@ -319,6 +319,13 @@ def _files(environ: Mapping[str, str]) -> tuple[Path, Path]:
         expand_home(environ.get("AWS_CONFIG_FILE") or f"{folder}/config"),
         expand_home(environ.get("AWS_SHARED_CREDENTIALS_FILE") or f"{folder}/credentials"),
     )
+
+
+def _section(file: Path, profile: str) -> Mapping[str, str]:
+    """Return the profile's section, `[profile NAME]` or `[NAME]`; empty if it is missing or `file`
+    cannot be read."""
+    sections = ini_sections(file, default_section="")
+    return sections.get(f"profile {profile}", sections.get(profile, {}))
 
 
 def regions_of_profiles(environ: Mapping[str, str]) -> dict[str, str]:

@@ -17,7 +17,7 @@ from cloudtrain.plans.comparison import paths_that_differ
 from cloudtrain.system.plugins import target_names
 from cloudtrain.targets.azureml.fields import FIELDS, read_fields, sent, tool_codec
 from cloudtrain.targets.azureml.settings import AzureML
-from cloudtrain.targets.common.fields import Inexpressible, NoEffect, Refused
+from cloudtrain.targets.common.fields import Inexpressible, NoEffect, Refused, words
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "azureml"
 FILES = {file.name.removesuffix(".rest.json"): file for file in sorted(GOLDEN.glob("*.rest.json"))}
@@ -129,3 +129,19 @@ def test_every_field_of_a_job_has_a_row(path: str) -> None:
         is_sent = bool(row.request) or row.job == "azureml_overrides"
         is_sent = is_sent or row.job.startswith("capacity.")
         assert is_sent or isinstance(row.effect, NoEffect | Refused)
+
+
+class Marked(str):
+    """A text of a script that is adopted."""
+
+
+@pytest.mark.parametrize(("table", "word"), [({1: "low"}, True), ({"Pipe": "pipe"}, ["Pipe"])])
+def test_a_value_of_another_kind_is_no_word(table: dict[Any, str], word: Any) -> None:
+    """True is not 1, and a list is looked up nowhere."""
+    with pytest.raises(Inexpressible):
+        words(table).decode(word)
+
+
+def test_a_marked_text_is_a_word() -> None:
+    """What it is marked with does not count."""
+    assert words({"Pipe": "pipe"}).decode(Marked("Pipe")) == "pipe"

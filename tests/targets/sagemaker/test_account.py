@@ -55,6 +55,13 @@ def test_region(target: ct.SageMaker, environ: dict[str, str], region: str, home
     assert account(target, home, **environ).region == region
 
 
+def test_the_section_of_a_profile_comes_before_its_name_alone(home: Path) -> None:
+    """As in the AWS command line, wherever the sections stand in the file."""
+    file = home / ".aws/config"
+    file.write_text("[default]\nregion = eu-west-1\n[profile default]\nregion = eu-west-3\n")
+    assert account(ct.SageMaker(), home).region == "eu-west-3"
+
+
 def test_bucket_of_the_sdk(home: Path) -> None:
     """Unless given, the bucket is the SageMaker SDK's default one, of the role's account."""
     found = account(ct.SageMaker(role=ROLE, region="eu-west-1"), home)

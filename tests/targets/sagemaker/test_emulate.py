@@ -94,6 +94,17 @@ def test_the_settings_of_the_emulated_target_count() -> None:
     assert "mine" not in text
 
 
+@pytest.mark.parametrize("name", ["NCCL_SOCKET_IFNAME", "SM_NETWORK_INTERFACE_NAME"])
+def test_the_interface_that_a_job_names_is_this_machines(name: str) -> None:
+    """Also where cloudtrain's launcher starts the processes."""
+    job = job_of(
+        environment={"framework": "pytorch", "version": "2.8", "variables": {name: "eth0"}}
+    )
+    account = HERE._replace(emulated=ct.SageMaker(launch="entrypoint"))
+    for process in plan_of(job, account).request["processes"]:
+        assert process["env"][name] == "lo"
+
+
 def test_the_settings_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From cloudtrain.toml, as a plan for the target itself would."""
     (tmp_path / "train.py").write_text("")
