@@ -195,7 +195,7 @@ def _launch_of(source: str, arguments: Sequence[str] | None) -> tuple[TrainingLa
     text, folder = text_of(source)
     is_batch = is_batch_script(text)
     if is_batch or is_shell_script(text) or source.endswith((".sh", ".bash")):
-        launch = read_script(text, folder or ".", arguments)
+        launch = read_script(text, folder or ".", arguments, is_batch=is_batch)
         kind = "batch" if is_batch else "shell"
         return launch, f"the {kind} script {Path(source).name}"
 

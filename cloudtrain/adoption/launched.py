@@ -39,14 +39,19 @@ def is_shell_script(text: str) -> bool:
 
 
 def read_script(
-    text: str, folder: str = ".", arguments: Sequence[str] | None = None
+    text: str,
+    folder: str = ".",
+    arguments: Sequence[str] | None = None,
+    *,
+    is_batch: bool = False,
 ) -> TrainingLaunch:
     """Return the training that a launch line, a shell script or a batch script starts with these
-    arguments. Relative paths in the script start in `folder`."""
+    arguments. Relative paths in the script start in `folder`. Lines `#SBATCH` are comments unless
+    the text is a batch script (`is_batch`)."""
     submission = _submitted(text, folder, arguments)
     if submission is not None:
         return _read_batch_script(submission, folder)
-    if is_batch_script(text):
+    if is_batch:
         return _read_batch_script(_Submission(text, arguments), folder)
 
     launch = _launch_in(text, ScriptFiles(folder, {}), arguments=arguments)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -167,14 +168,15 @@ def _take_program(launch: TrainingLaunch, words: Sequence[str]) -> Options:
     return options
 
 
-def _first(options: Options, name: str, default: str) -> str:
-    """Return the first value of an option; `default` if the line does not have it."""
-    return options.get(name, [default])[0]
+def _last(options: Options, name: str, default: str) -> str:
+    """Return the value of an option, `default` if the line does not have it. Of an option that is
+    there twice, launchers take the last value."""
+    return options.get(name, [default])[-1]
 
 
 def _count(options: Options, name: str) -> int | None:
-    """Return the first value of an option; None unless it is a positive number."""
-    value = _first(options, name, "")
+    """Return the value of an option; None unless it is a positive number."""
+    value = _last(options, name, "")
     if value.isdecimal():
         return int(value) or None
     return None
@@ -195,7 +197,7 @@ def _torchrun(launch: TrainingLaunch, words: Sequence[str]) -> None:
     options = _take_program(launch, words)
     launch.distribution = {"type": "torch"}
 
-    nodes = _first(options, "--nnodes", "1")
+    nodes = _last(options, "--nnodes", "1")
     low, _, most = nodes.rpartition(":")
     if most.isdecimal():
         launch.instances = int(most)
@@ -207,7 +209,7 @@ def _torchrun(launch: TrainingLaunch, words: Sequence[str]) -> None:
         launch.unknown.add("resources.instance_count")
         launch.lost["--nnodes"] = _known_later(nodes, "resources.instance_count")
 
-    count = _first(options, "--nproc-per-node", "1")
+    count = _last(options, "--nproc-per-node", "1")
     if count.isdecimal():
         launch.processes = int(count)
     elif count not in ("gpu", "auto"):
@@ -231,7 +233,7 @@ def _lose_unknown_counts(
     """Note the numbers as lost that only a running shell knows. `fields` maps options to fields of
     the job."""
     for name, field_name in fields.items():
-        value = _first(options, name, "")
+        value = _last(options, name, "")
         if value and not value.isdecimal():
             launch.unknown.add(field_name)
             launch.lost[name] = _known_later(value, field_name)
@@ -288,10 +290,10 @@ def _accelerate(launch: TrainingLaunch, words: Sequence[str]) -> None:
     threads = _count(options, "--num-cpu-threads-per-process")
     if threads:  # accelerate sets the variable, too
         launch.variables["OMP_NUM_THREADS"] = str(threads)
-    gpus = _first(options, "--gpu-ids", config.get("gpu_ids") or "all")
+    gpus = _last(options, "--gpu-ids", config.get("gpu_ids") or "all")
     if gpus != "all":
         launch.lost["--gpu-ids"] = f"{_GPU_IDS}, not {gpus}"
-    precision = _first(options, "--mixed-precision", config.get("mixed_precision") or "no")
+    precision = _last(options, "--mixed-precision", config.get("mixed_precision") or "no")
     if precision != "no":
         launch.variables["ACCELERATE_MIXED_PRECISION"] = str(precision)
 
@@ -330,7 +332,7 @@ def _accelerate_config(launch: TrainingLaunch, options: Options) -> dict[str, An
                 "this option"
             )
         return {}
-    name = options["--config-file"][0]
+    name = options["--config-file"][-1]
     text = _text(launch, "--config-file", name)
     try:
         config = read_document(text, "yaml").data
@@ -361,7 +363,7 @@ def _deepspeed(launch: TrainingLaunch, words: Sequence[str]) -> None:
     hostfiles = options.get("--hostfile") or options.get("-H")
     slots = []
     if hostfiles:
-        slots = _slots_in(_text(launch, "--hostfile", hostfiles[0]))
+        slots = _slots_in(_text(launch, "--hostfile", hostfiles[-1]))
     launch.instances = _count(options, "--num-nodes") or len(slots) or 1
     launch.processes = _count(options, "--num-gpus")
     if slots and not launch.processes:
@@ -397,6 +399,7 @@ def _mpirun(launch: TrainingLaunch, words: Sequence[str]) -> None:
     passed_on = list[str]()
     total: int | None = None
     slots = list[int]()
+    hosts = Counter[str]()
 
     while rest and rest[0].startswith("-"):
         word = rest.pop(0)
@@ -406,11 +409,16 @@ def _mpirun(launch: TrainingLaunch, words: Sequence[str]) -> None:
         elif name in ("--npernode", "--N"):
             launch.processes = _take_count(rest)
         elif name in ("--H", "--host") and rest:
-            hosts = rest.pop(0)
-            if isinstance(hosts, Open):
-                launch.lost[word] = _known_later(hosts, "resources.instance_count")
-            else:
-                slots = [int(host.partition(":")[2] or 1) for host in hosts.split(",")]
+            text = rest.pop(0)
+            if isinstance(text, Open):
+                launch.lost[word] = _known_later(text, "resources.instance_count")
+                continue
+            if launch.tool == "horovodrun":  # mpirun takes all lists, this one the last
+                hosts.clear()
+            for host in text.split(","):
+                host, _, count = host.partition(":")
+                hosts[host] += int(count or 1)
+            slots = [*hosts.values()]
         elif name in ("--hostfile", "--machinefile") and rest:
             slots = _slots_in(_text(launch, name, rest.pop(0)))
         elif name == "--x" and rest:

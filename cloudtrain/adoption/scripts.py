@@ -355,7 +355,7 @@ def _reason_in(output: Path) -> str:
         failure = None
         for name in ("messages.txt", "cause.txt"):
             with contextlib.suppress(OSError):
-                failure = read_text(output.parent / "hooks" / name).splitlines()[0]
+                failure = read_text(output.parent / "hooks" / name).partition("\n")[0]
         if last_lines:
             reason = failure or error_in(last_lines) or last_lines[-1]
             return f": {reason[:300]}"

@@ -477,7 +477,7 @@ class _Reader(WordReader):
         end = line_end.start() if line_end else len(self.text)
         at = self.documents.get(end, end + 1)
         lines = list[str]()
-        for line in self.text[at:].split("\n"):
+        for line in self.text[at:].removesuffix("\n").split("\n"):
             at += len(line) + 1
             if line.strip() == last_line:
                 break

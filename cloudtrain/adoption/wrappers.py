@@ -71,8 +71,11 @@ class ScriptFiles:
         if isinstance(name, Open) or os.path.isabs(name) or name.endswith("activate"):
             return None
         for place in (self.folder, "."):
-            with suppress(OSError, Unreadable):
-                return read_text(os.path.join(place, name))
+            file = os.path.join(place, name)
+            if os.path.isfile(file):
+                with suppress(OSError, Unreadable):
+                    return read_text(file)
+                return None
         return None
 
     def commands_of(self, text: str, variables: Mapping[str, Value]) -> list[ShellCommand]:

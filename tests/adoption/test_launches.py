@@ -39,6 +39,13 @@ LINES: dict[str, dict[str, Any]] = {
         "type": "mpi", "processes": 4, "instances": 2,
     },
     "horovodrun -np 4 -H a:4 python train.py": {"type": "horovod", "processes": 4},
+    "mpirun -np 8 -H a:4 -H b:4 python train.py": {"processes": 4, "instances": 2},
+    "mpirun -np 2 -H a,a python train.py": {"processes": 2, "instances": 1},
+    "horovodrun -np 4 -H a:2,b:2 -H c:4 python train.py": {"processes": 4, "instances": 1},
+    "torchrun --nnodes 1 --nproc_per_node 4 --nnodes=2 --nproc-per-node=8 train.py": {"processes": 8, "instances": 2},
+    "A=(--num_gpus 4 --num_nodes 2); deepspeed ${A[@]} --num_gpus 8 --no_local_rank train.py": {
+        "processes": 8, "instances": 2,
+    },
     "srun -N 2 --label torchrun --nnodes 2 --nproc-per-node 4 train.py": {"instances": 2, "processes": 4},
     "python train.py --epochs 3": {"type": "none", "hyperparameters": {"epochs": 3}},
 }  # fmt: skip
@@ -424,6 +431,15 @@ def test_a_hostile_batch_script(text: str, cli: Cli) -> None:
     found = cli("adopt", "job.sh")
     assert found.code == 2
     assert "hint: " in found.err
+
+
+def test_comments_of_a_launch_line_are_no_options() -> None:
+    """Only in a script, a line `#SBATCH` is more than a comment."""
+    line = "#SBATCH --nodes=7\ntorchrun --nproc-per-node 8 train.py"
+    found = ct.adopt(line)
+    assert (found.target, found.job.resources.instance_count) == ("local", 1)
+    Path("job.sh").write_text(f"#!/bin/bash\n{line}\n")
+    assert ct.adopt("job.sh").target == "slurm"
 
 
 def test_a_written_job_finds_its_code(cli: Cli) -> None:

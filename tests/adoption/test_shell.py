@@ -121,6 +121,13 @@ def test_words_are_those_of_bash(script: str) -> None:
         assert found[0] == words_in_bash(script)
 
 
+@pytest.mark.parametrize("end", ["", "\n", "\nX", "\nX\n"])
+def test_a_document_may_end_with_its_script(end: str) -> None:
+    """Its last line is the same, whether or not the mark follows."""
+    (command,) = commands_of(f"cat <<X\n a\n\n b{end}")
+    assert command.document == " a\n\n b"
+
+
 TRUE = [
     "true",
     "[ 1 -lt 2 ]",
