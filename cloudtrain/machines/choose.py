@@ -103,12 +103,12 @@ def _rank(instance: InstanceType, has_prices: bool) -> tuple[object, ...]:
 
 
 def _offer(types: Iterable[InstanceType]) -> str:
-    """Return the hint that names the best type with each kind of hardware, by the order of unknown
-    prices."""
-    best: dict[str, str] = {}
+    """Return the hint that names the numbers of GPUs that types have, each with its best type by
+    the order of unknown prices."""
+    best: dict[int, str] = {}
     for instance in sorted(types, key=lambda instance: _rank(instance, False)):
-        best.setdefault(instance.hardware, f"`{instance.name}` ({instance.hardware})")
-    return f"use {' or '.join(best.values())}"
+        best.setdefault(instance.gpus, f"{instance.gpus} (`{instance.name}`)")
+    return f"set `gpus_per_instance` to {' or '.join(best.values())}"
 
 
 def _error(field: str, message: str, hint: str | None) -> JobError:
@@ -164,7 +164,9 @@ class Query(NamedTuple):
             return False
         if named_memory(instance) < (self.min_gpu_memory or 0):
             return False
-        return self.max_price is None or _known_price(instance) <= self.max_price
+        if self.max_price is None:
+            return True
+        return instance.price is not None and instance.price <= self.max_price
 
 
 def _known_price(instance: InstanceType) -> float:

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
-from cloudtrain.errors import did_you_mean
+from cloudtrain.errors import ValidNames, did_you_mean
 from cloudtrain.system.plugins import ability, all_parts, find_usable, part
 
 Interconnect = Literal["rdma", "ethernet"]
@@ -336,7 +336,10 @@ def unknown_gpu(gpu_name: str, types: Iterable[InstanceType]) -> tuple[str, str 
     if siblings:
         return message, f"use {' or '.join(siblings)}"
     models = {name.rpartition("-")[0] for name in known}
-    return message, did_you_mean(gpu_name, models)
+    near = did_you_mean(gpu_name, models.union(known))
+    if isinstance(near, ValidNames):  # a list of all names; one of the models is shorter
+        near = did_you_mean(gpu_name, models)
+    return message, near
 
 
 # The current nodes of a cluster, as the cluster reports them. The catalogue's tables do not contain

@@ -141,7 +141,7 @@ def test_wrong_count_says_which_there_are() -> None:
     assert problem("H100", 4) == Problem(
         ("resources", "gpus_per_instance"),
         "no instance type has 4 x `H100`",
-        "use `ml.p5.4xlarge` (1 x H100-80GB) or `ml.p5.48xlarge` (8 x H100-80GB)",
+        "set `gpus_per_instance` to 1 (`ml.p5.4xlarge`) or 8 (`ml.p5.48xlarge`)",
         code="CT033",
     )
 
@@ -151,7 +151,7 @@ def test_no_rdma_says_which_types_have_it() -> None:
     assert problem("V100", 4, "rdma") == Problem(
         ("resources", "interconnect"),
         "no instance type with 4 x `V100` has RDMA",
-        "use `ml.p3dn.24xlarge` (8 x V100-32GB)",
+        "set `gpus_per_instance` to 8 (`ml.p3dn.24xlarge`)",
         code="CT033",
     )
     assert (problem("K80", None, "rdma").hint or "").startswith("remove `interconnect: rdma`")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, KeysView, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,6 +41,7 @@ class Partition(NamedTuple):
     """The time limit of a job in seconds; None without a limit."""
     nodes: int
     gres: str
+    idle: int
 
 
 def check(runner: Runner, job: TrainingJob, settings: Slurm, plan: Plan) -> list[Finding]:
@@ -160,15 +161,9 @@ def _findings_in(
     answer = "\n".join(messages)
     start = re.search(_STARTS, answer)
     if start is not None:
-        # `sbatch --test-only` leaves out the backfill: it lets each running job use its whole
-        # limit, and each waiting job go first (seen on Slurm 22.05.8: two hours for a job that
-        # started within five seconds)
         message = "the job would start at once"
-        if start["time"] > values["@now"]:
-            message = (
-                f"the job would start at {start['time'].replace('T', ' ')}, or earlier if enough "
-                "nodes are idle or running jobs end before their limits"
-            )
+        if start["time"] > values.get("@now", ""):
+            message = _describe_start(start["time"], partitions, options)
         yield finding_of("SL904", message, None)
     elif not findings and values.get("@code") != "0":
         message = find_errors(answer).replace("allocation failure: ", "")
@@ -181,14 +176,42 @@ def _findings_in(
         yield finding_of("SL901", f"Slurm would refuse the job: {message}", hint)
 
 
+def _describe_start(time: str, partitions: Sequence[Partition], options: Mapping[str, Any]) -> str:
+    """Say when the job would start, if not now. `sbatch --test-only` leaves out the backfill: it
+    lets each running job use its whole limit, and each waiting job go first (seen on Slurm 22.05.8:
+    two hours for a job that started within five seconds)."""
+    names = _partition_names(options)
+    idle = 0
+    for one in partitions:
+        if not names.isdisjoint(one.names) and _has_resources(one, options):
+            idle += one.idle
+
+    shown_time = time.replace("T", " ")
+    if idle < int(options["nodes"]):
+        return (
+            f"the job would start at {shown_time}, or earlier if running jobs end before their "
+            "limits"
+        )
+    number = "1 node is" if idle == 1 else f"{idle} nodes are"
+    return (
+        f"{number} idle, so the job may start at once; without backfill, it would at {shown_time}"
+    )
+
+
+def _partition_names(options: Mapping[str, Any]) -> KeysView[str]:
+    """Return the partitions that the job names, in order. Without one, the cluster's default
+    applies, which has an empty name."""
+    names = str(options.get("partition", "")).split(",")
+    return dict.fromkeys([name for name in names if name] or [""]).keys()
+
+
 def _partition_findings(
     partitions: Sequence[Partition], options: Mapping[str, Any]
 ) -> Iterator[Finding]:
     """Yield what is wrong with the job's partitions. A job can name several: it starts in the first
-    that has room, and a limit counts only if none of them allows the job. Without a name, the
-    cluster's default applies."""
+    that has room, and a limit counts only if none of them allows the job."""
     groups = []
-    for name in str(options.get("partition", "")).split(","):
+    for name in _partition_names(options):
         group = [one for one in partitions if name in one.names]
         if group:
             groups.append(group)
@@ -258,11 +281,12 @@ def _has_resources(one: Partition, options: Mapping[str, Any]) -> bool:
 def parse_partition(line: str) -> Partition:
     """Parse a line such as `gpu*|up|2-00:00:00|3/1/0/4|gpu:a100:8`."""
     name, state, time_limit, nodes, gres = line.split("|", 4)
-    total = nodes.rpartition("/")[2]  # after the allocated, idle and other ones
+    _, idle, _, total = nodes.split("/")  # allocated, idle, other, total
     is_default = name.endswith("*")
     name = name.rstrip("*")
     names = (name, "") if is_default else (name,)
-    return Partition(name, names, state, parse_time(time_limit), int(total), gres)
+    longest = parse_time(time_limit)
+    return Partition(name, names, state, longest, int(total), gres, int(idle))
 
 
 def parse_gres(text: str) -> list[tuple[str, str, int]]:

@@ -161,7 +161,10 @@ def no_installation(subject: Subject) -> Iterator[Fault]:
         message += ": the image must have its packages"
         hint = "build an image that has them, or remove `image`"
     elif settings.build_environment is None and is_own:
-        message += ": the environment of `python` or `setup` must have its packages"
+        place = "the environment of `setup`"
+        if settings.python != "python3":
+            place = f"`{settings.python}`"
+        message += f": {place} must have its packages"
         hint = "`build_environment = true` in `[slurm]` installs them on top of it"
     elif settings.build_environment is False and not is_own:
         message += " on the cluster, because `build_environment` is false"

@@ -135,8 +135,10 @@ class Runner:
                     on_sent(len(chunk))
             with suppress(BrokenPipeError):
                 process.stdin.close()
-            self._check_exit(process.wait(), errors())
-            return self._answer(output())
+            code = process.wait()
+            answer = output()
+            self._check_exit(code, errors())
+            return self._answer(answer)
 
     def read(self, script: str, *arguments: str, take: Callable[[IO[bytes]], None]) -> str:
         """Run a script and call `take` with the stream of its output, while the script is

@@ -126,8 +126,6 @@ def meaning_of(word: str) -> Meaning:
 
 _BROKEN: dict[str, str] = WORDS["broken"]
 _EARLY = "the batch script ended early"
-_SILENT = (_EARLY, _BROKEN["setup"])
-"""Reasons with which the batch script itself gave no error."""
 _RANK = r"node_\d+\.rank_(\d+)\.stderr\.log"
 _DETAILS = 12
 """Maximum number of output lines in the explanation of a failure."""
@@ -285,15 +283,12 @@ def _with_cause(status: RunStatus, tails: bytes) -> RunStatus:
     for file, lines in _files(tails):
         error = error_in(lines)
         match = re.fullmatch(_RANK, file)
-        if error is None and file == "slurm.out" and status.reason in _SILENT:
-            # what the batch script printed last
-            error = next((shorten_line(line) for line in reversed(lines) if line.strip()), None)
         if error is not None:
             rank = int(match[1]) if match else inf
             is_consequence = PEER_LOST.search(error) is not None
             causes.append(_Cause(is_consequence, rank, error, lines))
     if not causes:
-        return status
+        return _with_last_words(status, tails)
 
     cause = min(causes, key=lambda cause: cause[:2])
     reason = cause.error
@@ -307,14 +302,24 @@ def _with_cause(status: RunStatus, tails: bytes) -> RunStatus:
     return replace(status, reason=reason, failed_rank=failed_rank, details=details)
 
 
+def _with_last_words(status: RunStatus, tails: bytes) -> RunStatus:
+    """Add to the status what the batch script printed last, if the script recorded no reason."""
+    printed = dict(_files(tails)).get("slurm.out", ())
+    written = [line for line in printed if line.strip()]
+    if status.reason not in (_EARLY, _BROKEN["setup"]) or not written:
+        return status
+    reason = f"{status.reason}: {shorten_line(written[-1])}"
+    return replace(status, reason=reason, details=tuple(written[-_DETAILS:]))
+
+
 def _files(tails: bytes) -> list[tuple[str, list[str]]]:
     """Return the names of the files in `tails`, each with its lines."""
     files: list[tuple[str, list[str]]] = []
     for word, rest in rows_of(tails):
         if word == "@file":
             files.append((rest, []))
-        elif files:
-            files[-1][1].append(rest)
+        elif files:  # a carriage return in a line begins one without the space of the others
+            files[-1][1].append(f"{word} {rest}" if word else rest)
     return files
 
 

@@ -71,10 +71,15 @@ def _slurm_rules(slurm: Mapping[str, Any]) -> Iterator[Problem]:
         return
     for number, option in enumerate(options):
         if isinstance(option, str) and not is_option(option):
+            name, _, value = option.partition(" ")
+            nearest = f"{name}={value.strip()}"
+            hint = 'write for example `"--nice=100"`'
+            if value and is_option(nearest):
+                hint = f'write `"{nearest}"`'
             yield Problem(
                 ("extra_sbatch", number),
                 f"`{option}` is not a single long option of sbatch",
-                'write for example `"--nice=100"`, with `=` before the value',
+                hint,
                 code="CT915",
             )
 

@@ -158,11 +158,12 @@ def provide(runner: Runner, environment: Mapping[str, str]) -> None:
     def take(stream: IO[bytes]) -> None:
         for line in stream:
             text = line.decode("utf-8", "replace").strip()
-            word, _, rest = text.partition(": ")
+            word, colon, rest = text.partition(": ")
             if word == _TELLER:
                 tell(rest)
             elif text:
-                said[word] = rest
+                if colon:
+                    said[word] = rest
                 said["last"] = text
 
     script = environment["script"].encode()

@@ -250,7 +250,7 @@ BAD_SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
     "percent": ({"shared_dir": "/fsx/100%"}, "replaces"),
     "option_as_host": ({"host": "-oProxyCommand=ls"}, "ssh"),
     "no_option": ({"extra_sbatch": ("nice=5",)}, "long option"),
-    "option_with_a_space": ({"extra_sbatch": ("--nice 100",)}, "long option"),
+    "option_with_a_space": ({"extra_sbatch": ("--qos  high",)}, 'write `"--qos=high"`'),
     "short_option": ({"extra_sbatch": ("-p gpu",)}, "long option"),
     "option_of_two_lines": ({"extra_sbatch": ("--nice=1\n#SBATCH --array=0-3",)}, "long option"),
     "misspelt": ({"partitoin": "train"}, "partition"),

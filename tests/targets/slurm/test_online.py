@@ -72,7 +72,7 @@ def test_partitions() -> None:
     """The default partition has an asterisk, which is no part of its name."""
     found = parse_partition("p5*|up|2-00:00:00|9/4/3/16|gpu:h100:8(S:0-1)")
     assert (found.name, found.names, found.state, found.longest) == ("p5", ("p5", ""), "up", 172800)
-    assert found.nodes == 16
+    assert (found.nodes, found.idle) == (16, 4)
 
 
 @pytest.mark.parametrize(
@@ -90,17 +90,28 @@ def test_resources(text: str, parsed: tuple[str, str, int]) -> None:
 
 STARTS: dict[str, tuple[str, str, int, str]] = {
     "idle": ("$(date +%Y-%m-%dT%H:%M:%S)", "p5*|up|infinite|0/2/0/2|gpu:8", 2, "the job would start at once"),
-    "later": (
+    "idle beside a waiting job": (
+        "2099-01-02T03:04:05", "p5*|up|infinite|3/2/0/5|gpu:8", 2,
+        "2 nodes are idle, so the job may start at once; without backfill, it would at 2099-01-02 03:04:05",
+    ),
+    "too few idle": (
         "2099-01-02T03:04:05", "p5*|up|infinite|3/1/0/4|gpu:8", 2,
-        "the job would start at 2099-01-02 03:04:05, or earlier if enough nodes are idle or running jobs end before "
-        "their limits",
+        "the job would start at 2099-01-02 03:04:05, or earlier if running jobs end before their limits",
+    ),
+    "idle without GPUs": (
+        "2099-01-02T03:04:05", "p5*|up|infinite|0/9/0/9|(null)\np5*|up|infinite|1/0/0/1|gpu:8", 1,
+        "the job would start at 2099-01-02 03:04:05, or earlier if running jobs end before their limits",
+    ),
+    "idle elsewhere": (
+        "2099-01-02T03:04:05", "other|up|infinite|0/9/0/9|gpu:8\np5*|up|infinite|1/0/0/1|gpu:8", 1,
+        "the job would start at 2099-01-02 03:04:05, or earlier if running jobs end before their limits",
     ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", STARTS)
 def test_when_the_job_would_start(tmp_path: Path, name: str) -> None:
-    """Slurm's estimate leaves out the backfill, so the message says that the job may start earlier."""
+    """Slurm's estimate leaves out the backfill, so idle nodes are named beside it."""
     start, partitions, nodes, words = STARTS[name]
     (tmp_path / "bin").mkdir()
     told = f'echo "sbatch: Job 5 to start at {start} using 2 processors on nodes n[1-2] in partition p5" >&2'

@@ -135,7 +135,7 @@ def test_options_that_collide(find: Callable[..., Plan], option: str, is_refused
         (
             {"setup": ("module load cuda",)},
             None,
-            "the environment of `python` or `setup` must have its packages",
+            "the environment of `setup` must have its packages",
         ),
         ({"setup": ("module load cuda",), "build_environment": False}, None, None),
         ({"container": "pyxis"}, None, None),

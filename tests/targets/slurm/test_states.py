@@ -226,12 +226,12 @@ def test_restarts_are_counted() -> None:
 
 def test_last_words() -> None:
     """Where no rank has run, the batch script's own output says why it failed."""
-    tails = "@file slurm.out\n line 49: /no/venv/bin/activate: No such file or directory\n"
+    tails = "@file slurm.out\n line 49: /no/venv/bin/activate: No such file or directory\n \n"
     text = f"@run run-1\n@job 7\n{STARTED}@note 101 7 broken setup\n{QUEUE.format('FAILED', 'NonZeroExitCode')}"
     (record,) = parse_records(text.encode())
     status = status_of(record, tails.encode)
     setup = "the lines of `setup` in `[slurm]` ended the batch script"
-    assert status.reason == f"line 49: /no/venv/bin/activate: No such file or directory ({setup})"
+    assert status.reason == f"{setup}: line 49: /no/venv/bin/activate: No such file or directory"
     assert status.details == ("line 49: /no/venv/bin/activate: No such file or directory",)
 
 
@@ -250,3 +250,5 @@ def test_whose_fault() -> None:
     told = "@file node_1.rank_3.stderr.log\n error: `x.pt` is broken\n \n hint: remove it\n"
     status = status_of(record, (tails.partition("@file node_1.rank_3")[0] + told).encode)
     assert (status.failed_rank, status.reason) == (3, "rank 3: `x.pt` is broken (exit code 1)")
+    bar = "@file node_1.rank_3.stderr.log\n  50%|###  |\rValueError: bad thing\n"
+    assert status_of(record, bar.encode).reason == "rank 3: ValueError: bad thing (exit code 1)"
