@@ -115,6 +115,11 @@ def test_unknown_gpu_names_the_nearest() -> None:
     )
 
 
+def test_the_nearest_name_may_have_a_memory() -> None:
+    """A typo after the memory keeps the memory."""
+    assert problem("A100-80GBx").hint == suggested("A100-80GB")
+
+
 def test_unknown_memory_names_the_known_ones() -> None:
     """A model with another memory gets those that there are."""
     assert problem("A100-60GB").hint == "use `A100-40GB` or `A100-80GB`"
