@@ -172,6 +172,20 @@ def test_half_of_the_timeout_is_enough(two: Ranks) -> None:
 
 
 @pytest.mark.usefixtures("quick")
+def test_another_machine_tells_of_its_own_ranks_alone(two: Ranks) -> None:
+    """Its file may hold ranks that it had in an earlier attempt."""
+    two.note_step(ago=40)
+    path = two.run / "ranks" / "1.json"
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps(record | {"host": "n2"}))
+    looks = [[1, None, 0.0, "S", "n2", "", ""], [7, None, 0.0, "", "n2", "", ""]]
+    seen = two.run / "ranks" / "seen.n2.json"
+    seen.write_text(json.dumps({"time": time.time(), "looks": looks}))
+    two.watch(host=record["host"]).tick()
+    assert "s: rank 1: its stack cannot be read, standing still; rank 0: waits" in two.said[0].text
+
+
+@pytest.mark.usefixtures("quick")
 def test_what_an_earlier_watch_has_left_is_over_at_the_first_step(two: Ranks) -> None:
     """Such as one that ended with its node. While the run stands, it is not over; an alert of the script never is."""
     metrics = str(two.run / "metrics")

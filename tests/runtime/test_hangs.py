@@ -120,6 +120,16 @@ CASES: dict[str, tuple[list[Look], tuple[int, ...], bool, str]] = {
         "its stack cannot be read",
     ),
     "alone and asleep": ([look(0, IN_LOAD)], (0,), True, "(train.py:11)"),
+    "alike in another folder": (
+        [
+            *(Look(rank, [Frame("load", "/a/train.py", 11)], 1.0, folder="/a") for rank in (0, 1)),
+            Look(2, [Frame("load", "/b/train.py", 11)], 1.0, folder="/b"),
+            look(3, IN_ALL_REDUCE),
+        ],
+        (2,),
+        False,
+        "rank 2: in load (train.py:11), at 100% CPU; ranks 0, 1: in load (train.py:11), at 100% CPU; ",
+    ),
     "all asleep": ([look(0, IN_LOAD), look(1, IN_LOAD)], (0, 1), True, "ranks 0, 1: in load"),
 }  # fmt: skip
 

@@ -134,7 +134,7 @@ def judge(looks: Sequence[Look]) -> HangVerdict | None:
     if not waiting and not is_still:
         return None
     others = [look for look in living if look not in guilty]
-    text = "; ".join(_say([*guilty, *others]))
+    text = "; ".join([*_say(guilty), *_say(others)])
     return HangVerdict(guilty, text, is_still)
 
 

@@ -187,14 +187,13 @@ class HangWatch:
             own = {"time": time.time(), "looks": looks}
             replace_json(f"{self._folder}/seen.{self._host}.json", own)
         time.sleep(_OTHERS)
-        found = {}
+        hosts = {rank.host for rank in others}
+        seen = {host: _find(f"{self._folder}/seen.{host}.json") for host in hosts}
+        found = list(looks)
         for rank in others:
-            found[rank.rank] = Look(rank.rank, None, state=None, host=rank.host)
-        for host in {rank.host for rank in others}:
-            found.update(_find(f"{self._folder}/seen.{host}.json"))
-        for look in looks:
-            found[look.rank] = look
-        return sorted(found.values(), key=lambda look: look.rank)
+            silent = Look(rank.rank, None, state=None, host=rank.host)
+            found.append(seen[rank.host].get(rank.rank, silent))
+        return sorted(found, key=lambda look: look.rank)
 
     def _speaks(self, looks: Sequence[Look]) -> bool:
         """Return whether this machine has the lowest rank among those that answer."""
