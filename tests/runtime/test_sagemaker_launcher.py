@@ -219,6 +219,15 @@ def test_configuration_is_missing(host: Host) -> None:
     assert "resourceconfig.json` cannot be read" in (host.failure or "")
 
 
+@pytest.mark.parametrize("content", ["null", "[1]", '"text"'])
+def test_configuration_is_no_object(host: Host, content: str) -> None:
+    host.fill({"train.py": ""}, {}, entry_point="train.py")
+    (host.root / "input/config/resourceconfig.json").write_text(content)
+    assert host.run() == 1
+    assert "Traceback" not in host.err
+    assert "resourceconfig.json` does not hold a JSON object" in (host.failure or "")
+
+
 def test_no_python(host: Host, tmp_path: Path) -> None:
     """An image without Python fails with a reason."""
     host.fill({"train.py": ""}, {}, entry_point="train.py")

@@ -93,9 +93,10 @@ def _listen_for_chief(
 def _explain_failure(failed: Child | None, environment: Mapping[str, str]) -> str:
     if failed is None:
         return "the chief failed, or its host was lost; read that host's log"
-    # torchrun's setting: the ranks' output goes there
-    logs = environment.get("PET_LOG_DIR") or os.devnull
-    files = sorted(Path(logs).rglob("stderr.log"), key=lambda path: path.stat().st_mtime)
+    logs = environment.get("PET_LOG_DIR")  # torchrun's setting: the ranks' output goes there
+    files: list[Path] = []
+    if logs:
+        files = sorted(Path(logs).rglob("stderr.log"), key=lambda path: path.stat().st_mtime)
     return failed.explain_failure(files=files)
 
 

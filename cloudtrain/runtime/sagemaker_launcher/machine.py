@@ -74,10 +74,12 @@ def _neurons(instance_type: str, devices: Path) -> int:
 def read_config(path: Path) -> Config:
     """Read a configuration file."""
     try:
-        config: Config = json.loads(path.read_text("utf-8"))
+        config = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise SetupError(
             f"`{path}` cannot be read: {error}",
             hint="run this launcher in a SageMaker container, which has the file",
         ) from None
+    if not isinstance(config, dict):
+        raise SetupError(f"`{path}` does not hold a JSON object")
     return config
