@@ -41,7 +41,7 @@ def first_host(variables: Variables) -> str | None:
     hosts = [variables.get("SM_MASTER_ADDR")]
     groups = _json(variables, "SM_INSTANCE_GROUPS_DICT", {})
     for name in _json(variables, "SM_DISTRIBUTION_INSTANCE_GROUPS", []):
-        hosts += groups.get(name, {}).get("hosts", ())
+        hosts += groups.get(name, {}).get("hosts") or ()
     hosts += _json(variables, "SM_HOSTS", [])
     return next(filter(None, hosts), None)
 
@@ -89,8 +89,10 @@ def tasks_on_this_node(variables: Variables) -> int | None:
             return None
         tasks, nodes = match.groups("1")
         counts += [int(tasks)] * int(nodes)
-    node = decimal_in(variables, "SLURM_NODEID", 0)
-    return counts[node] if node < len(counts) else None
+    node = variables.get("SLURM_NODEID", "0")
+    if not node.isdecimal() or int(node) >= len(counts):
+        return None
+    return counts[int(node)]
 
 
 def first_node(variables: Variables) -> str | None:

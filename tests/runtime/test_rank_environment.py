@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudtrain.runtime import Environment, SetupError, detect_environment
+from cloudtrain.runtime.environment import first_host, tasks_on_this_node
 
 SAGEMAKER = {
     "SM_HOSTS": '["algo-1","algo-2"]',
@@ -209,6 +210,18 @@ def test_each_platform_gives_the_same_answers(case: str) -> None:
     """The variables that a platform sets give rank, world and master."""
     variables, expected = CASES[case]
     assert detect_environment(variables) == expected
+
+
+def test_what_cannot_be_read_is_left_out() -> None:
+    """A node without a readable number has no number of tasks, and a group without hosts no first one."""
+    tasks = {"SLURM_STEP_TASKS_PER_NODE": "3,1"}
+    assert tasks_on_this_node(tasks) == 3
+    assert tasks_on_this_node(tasks | {"SLURM_NODEID": "one"}) is None
+    groups = {
+        "SM_DISTRIBUTION_INSTANCE_GROUPS": '["cpu", "gpu"]',
+        "SM_INSTANCE_GROUPS_DICT": '{"cpu": {"hosts": null}, "gpu": {"hosts": ["algo-2"]}}',
+    }
+    assert first_host(groups) == "algo-2"
 
 
 def test_without_arguments_the_process_environment_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
