@@ -1,6 +1,6 @@
 """Notices: what a person should see at once about a run, such as a rank that hangs.
 
-    metrics/notices.HOST.PROCESS.jsonl    {"kind": "alert", "text": "the loss doubled",
+    metrics/notices.PLACE.PROCESS.jsonl   {"kind": "alert", "text": "the loss doubled",
                                            "time": 1763712000.1, "rank": 0, "ended": null}
 
 Each process has a file of its own, and writes each line at once. Where the run has no folder, as on
@@ -20,7 +20,7 @@ from glob import escape, glob
 from itertools import count
 from typing import NamedTuple
 
-from .environment import detect_environment, own_host
+from .environment import detect_environment
 from .errors import SetupError
 from .metrics_file import make_folder, metrics_folder
 from .secret_values import forms_of, masked, references
@@ -120,7 +120,7 @@ def one_line(text: str) -> str:
 def _append(folder: str, line: str) -> None:
     """Raises `OSError`."""
     make_folder(folder)
-    path = f"{folder}/{SOURCE}.{own_host()}.{os.getpid()}.jsonl"
+    path = f"{folder}/{SOURCE}.{_place()}.{os.getpid()}.jsonl"
     descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         size = os.fstat(descriptor).st_size
@@ -131,3 +131,14 @@ def _append(folder: str, line: str) -> None:
             raise OSError
     finally:
         os.close(descriptor)
+
+
+def _place() -> str:
+    """Return a name that differs between instances, whose processes may have the same ids."""
+    try:
+        environment = detect_environment()
+    except SetupError:
+        return "rank0"
+    if environment.world_size > 1:
+        return f"rank{environment.rank}"
+    return f"instance{environment.node_rank}"
