@@ -149,7 +149,8 @@ class Machine:
         cpus, busy = min(self._cpu_limits(), default=(0.0, 0.0))
         capacity = cpus * now
         if not cpus:
-            usable = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+            numbers = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ()
+            usable = {f"cpu{number}" for number in numbers}
             for line in self._lines("/proc/stat"):
                 name, *words = line.split()
                 if name in usable:

@@ -220,9 +220,7 @@ def format_metrics(values: Mapping[str, SupportsFloat]) -> str:
     words = [PREFIX]
     for name, value in values.items():
         plain = _plain(value)
-        text = f"{plain:.7g}"
-        if isinstance(plain, int):
-            text = str(int(plain))
+        text = str(int(plain)) if isinstance(plain, int) else f"{plain:.7g}"
         words.append(f"{name}={text}")
     return " ".join(words)
 

@@ -88,8 +88,8 @@ def _is_my_turn(path: str) -> bool:
     holder = ""
     age = 0.0
     with suppress(OSError), open(path, encoding="ascii") as file:
-        holder = file.read()
         age = time.time() - os.stat(path).st_mtime
+        holder = file.read()
     if holder == own:
         os.utime(path)
         return True

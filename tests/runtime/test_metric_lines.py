@@ -86,6 +86,10 @@ def test_names_that_would_not_come_back_are_refused(name: str) -> None:
         format_metrics({name: 1.0})
 
 
+def test_a_whole_number_of_any_size_is_printed() -> None:
+    assert format_metrics({"n": 10**400}) == f"[metrics] n={10**400}"
+
+
 @pytest.mark.torch
 def test_tensors_are_numbers() -> None:
     """A loss tensor needs no `.item()`, and a whole one stays whole."""

@@ -39,7 +39,7 @@ class StepReports:
             number = _number(value)
             if number is not None:
                 plain = re.sub(r"[^A-Za-z0-9_./-]", "_", name)
-                numbers[re.sub("^(?=[^A-Za-z_])", "_", plain)] = number
+                numbers[re.sub("^(?![A-Za-z_])", "_", plain)] = number
         report(**numbers)
 
     def tick(self, step: int, total: float, values: Mapping[str, Any]) -> None:
