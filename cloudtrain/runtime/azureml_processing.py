@@ -50,7 +50,7 @@ def prepare(
         except OSError as error:
             raise SetupError(
                 f"the input `{name}` cannot be read: {error}",
-                hint="see that the job's identity may read it, which `az ml job show` prints",
+                hint="see that the job's identity, which `az ml job show` prints, may read it",
             ) from None
         instance = f"instance {here.rank} of {here.world_size} (the first is 0)"
         tell(f"files of the input `{name}` on {instance}: {files}")

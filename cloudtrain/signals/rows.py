@@ -190,7 +190,7 @@ def machine_rows(files: Iterable[MetricFile], instance: int | None = None) -> Me
     own = [file for file in files if file.writer.source == MACHINE]
     if instance is not None:
         own = [file for file in own if file.writer.number == instance]
-    elif len({file.writer for file in own}) > 1:
+    elif len({file.writer.number for file in own}) > 1:
         for file in own:
             file.names = [f"instance{file.writer.number}/{name}" for name in file.names]
     return MetricRows(own, sources=(MACHINE,))
