@@ -104,13 +104,12 @@ def require_trust(file: Path, status: os.stat_result) -> None:
         itself = hop.lstat()
         problem = _problem(status, is_file=True)
         if problem:
-            raise _refusal(file, file, f"it {problem}")
+            raise _refusal(file, file, f"it {problem}", status)
         if stat.S_ISLNK(itself.st_mode) and _is_of_another(itself):
-            problem = f"the link `{hop}` belongs to the user {itself.st_uid}"
-            raise _refusal(file, hop, problem)
+            raise _refusal(file, hop, f"the link `{hop}` {_belongs(itself)}", itself)
         problem = _problem(folder, is_file=False)
         if problem:
-            raise _refusal(file, hop.parent, f"its folder {problem}")
+            raise _refusal(file, hop.parent, f"its folder {problem}", folder)
 
 
 def _hops(file: Path) -> Iterator[Path]:
@@ -128,13 +127,13 @@ def _problem(status: os.stat_result, *, is_file: bool) -> str | None:
     """Return why other users may have written the file or folder, such as `may be written by
     everybody`; None if they cannot."""
     if _is_of_another(status):
-        return f"belongs to the user {status.st_uid}"
+        return _belongs(status)
     if not is_file and status.st_mode & stat.S_ISVTX:  # others cannot replace your files there
         return None
     if status.st_mode & stat.S_IWOTH:
         return "may be written by everybody"
     if status.st_mode & stat.S_IWGRP and not _is_only_you(status.st_gid):
-        return f"may be written by the group {status.st_gid}"
+        return f"may be written by the group {_group(status.st_gid)}"
     return None
 
 
@@ -142,12 +141,33 @@ def _is_of_another(status: os.stat_result) -> bool:
     return status.st_uid not in (os.getuid(), 0)
 
 
-def _refusal(file: Path, culprit: Path, problem: str) -> SettingsError:
+def _belongs(status: os.stat_result) -> str:
+    import pwd
+
+    name = str(status.st_uid)
+    with suppress(KeyError):  # the system does not know the user
+        name = f"`{pwd.getpwuid(status.st_uid).pw_name}`"
+    return f"belongs to the user {name}"
+
+
+def _group(number: int) -> str:
+    import grp
+
+    try:
+        return f"`{grp.getgrgid(number).gr_name}`"
+    except KeyError:
+        return str(number)
+
+
+def _refusal(file: Path, culprit: Path, problem: str, status: os.stat_result) -> SettingsError:
     """Return the error about a settings file. `culprit` is the file, link or folder that has the
-    problem."""
+    problem and the status."""
     folder = quote(str(file.absolute().parent))
-    trust = f"`export {VARIABLE}={folder}` if you trust everyone who can write there"
-    hint = f"`chmod go-w {quote(str(culprit))}`, or {trust}"
+    hint = f"`export {VARIABLE}={folder}` if you trust everyone who can write there"
+    if status.st_uid == os.getuid():
+        hint = f"`chmod go-w {quote(str(culprit))}`, or {hint}"
+    else:
+        hint += "; a settings file of your own in a folder nearer to the job takes precedence"
     return SettingsError(f"{file} is not trusted: {problem}", hint=hint)
 
 

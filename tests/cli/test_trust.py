@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import grp
 import json
 import os
+import pwd
 import stat
 from pathlib import Path
 
@@ -102,6 +104,21 @@ def test_a_file_of_somebody_else_is_an_error(cli: Cli, found: Path, what: str) -
     whose = "it belongs" if what == "file" else "its folder belongs"
     assert f"{found} is not trusted: {whose} to the user {SOMEBODY}" in " ".join(err.split())
     assert "export CLOUDTRAIN_TRUST=" in err
+
+
+@AS_ROOT
+def test_owners_whom_the_machine_knows_are_named(cli: Cli, found: Path) -> None:
+    """The hint does not offer to close a file that only its owner can close."""
+    user = pwd.getpwnam("nobody")
+    os.chown(found, user.pw_uid, -1)
+    err = " ".join(plan(cli)[2].split())
+    assert f"{found} is not trusted: it belongs to the user `nobody`" in err
+    assert "a settings file of your own in a folder nearer to the job takes precedence" in err
+    assert "chmod" not in err
+    os.chown(found, 0, user.pw_gid)
+    found.chmod(0o664)
+    group = grp.getgrgid(user.pw_gid).gr_name
+    assert f"it may be written by the group `{group}`" in " ".join(plan(cli)[2].split())
 
 
 @AS_ROOT
