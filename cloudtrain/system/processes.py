@@ -71,10 +71,10 @@ def start_detached(
 def last_line(log: StrPath) -> str:
     """Return the last line of a log; empty if the log is empty or cannot be read."""
     try:
-        text = Path(log).read_text("utf-8", "replace").strip()
+        lines = Path(log).read_text("utf-8", "replace").strip().splitlines()
     except OSError:
         return ""
-    return "".join(text.splitlines()[-1:])
+    return lines[-1] if lines else ""
 
 
 # A lock that a process holds exactly until it ends, so that other processes can see its end, even

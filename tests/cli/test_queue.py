@@ -151,7 +151,7 @@ def test_a_state_folder_that_is_none(cli: Cli, monkeypatch: pytest.MonkeyPatch) 
         (["queue", "drop", "nobody"], ["there is no run `nobody`"]),
         (["submit", "job.yaml", "--priority", "3"], ["`priority` has no effect without `queue`", "add `--queue`"]),
         (["submit", "job.yaml", "--queue", "--target", "sagemaker"], ["`--queue` works only on the local target"]),
-        (["submit", "job.yaml", "--queue", "--instances", "9"], ["need 9 CPU slots", "--instances 2`", "leave `--queue` out"]),
+        (["submit", "job.yaml", "--queue", "--instances", "9"], ["need 9 CPU slots", "--instances 2`", "`slots = 9`"]),
         (["squeue"], [suggested("cloudtrain queue")]),
     ],
 )  # fmt: skip

@@ -273,12 +273,12 @@ def torch_is_missing(subject: Subject) -> Iterator[Fault]:
     if roles.isdisjoint(("torchrun", "fork")) or subject.settings.python is not None:
         return
     file = subject.job.environment.requirements
+    if find_spec("torch") is not None:
+        return
     if file is not None and subject.settings.build_environment:
         names = {line.name.lower() for line in _lines(subject.tree, file)}
         if "torch" in names:  # it will be installed
             return
-    if find_spec("torch") is not None:
-        return
     kind = subject.job.distribution.type
     message = f"`{sys.executable}` has no PyTorch, and `{kind}` cannot start without it"
     hint = f"{pip_line('torch')}, or name an interpreter that has it: `--python PATH`"

@@ -409,30 +409,33 @@ class LocalService(Service):
             self._folder_of(before)
             other = before.name
 
-        def change(order: QueueOrder) -> None:
-            if order.move(ref.name, other, last=last):
-                return
-            # one of the two does not wait
-            missing = ref.name
-            if other is not None and order.place_of(ref.name) is not None:
-                missing = other
-            _refuse(order, missing)
-
-        self._change_queue(change)
+        order = self._change_queue(lambda order: order.move(ref.name, other, last=last))
+        if order is None:
+            return
+        # one of the two does not wait
+        missing = ref.name
+        if other is not None and order.place_of(ref.name) is not None:
+            missing = other
+        _refuse(order, missing)
 
     def drop(self, ref: RunRef) -> None:
         self._folder_of(ref)
+        order = self._change_queue(lambda order: order.drop(ref.name))
+        if order is not None:
+            _refuse(order, ref.name)
+
+    def _change_queue(self, how: Callable[[QueueOrder], bool]) -> QueueOrder | None:
+        """Change the queue with `how`, and let runs start that can. Return None if `how` returned
+        True; otherwise the order, in which it changed nothing."""
+        is_changed = False
 
         def change(order: QueueOrder) -> None:
-            if not order.drop(ref.name):
-                _refuse(order, ref.name)
+            nonlocal is_changed
+            is_changed = how(order)
 
-        self._change_queue(change)
-
-    def _change_queue(self, how: Callable[[QueueOrder], None]) -> None:
-        """Change the queue with `how`. If that raises an error, the queue stays as it is."""
         with self._writing("the queue"):
-            Queue(str(self._state_dir)).change(how)
+            order = Queue(str(self._state_dir)).change(change)
+        return None if is_changed else order
 
     def runs(self, place: str = "") -> Iterator[ListedRun]:  # noqa: ARG002 - required by Service
         runs = []

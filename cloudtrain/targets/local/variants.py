@@ -223,9 +223,15 @@ def _refuse_too_much(need: QueueNeed, specification: LaunchSpecification) -> Non
         fitting = instances if instances <= there else 1
         fewer = f"--instances {fitting} --processes-per-instance {there // fitting}"
 
-    kind = "GPUs" if need.gpus else "CPU slots"
-    message = f"{what} need {need.count} {kind}, but the queue of this machine has {there}"
     hint = f"run it smaller: `{fewer}`, or leave `--queue` out"
+    if need.gpus:
+        needs = f"{need.count} GPUs"
+        has = f"this machine has {there}: {', '.join(need.gpus)}"
+    else:
+        needs = f"{need.count} CPU slots"
+        has = f"the queue of this machine has {there}"
+        hint += f", or write `slots = {need.count}` under `[local]` in cloudtrain.toml"
+    message = f"{what} need {needs}, but {has}"
     raise JobError([QueueTooSmall(("resources",), message, hint, code="CT041")])
 
 

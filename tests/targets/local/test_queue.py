@@ -210,6 +210,18 @@ def test_drop(place: Place) -> None:
     assert first.wait().state is RunState.SUCCEEDED
 
 
+def test_a_refused_change_settles_the_queue(place: Place) -> None:
+    """What a dead run still holds becomes free, as with every change."""
+    run = queued(place, "run-1")
+    run.wait()
+    table = place.root / "state/queue/table.json"
+    dead = {"run": "dead-1", "gpus": [], "slots": 1, "since": 0.0}
+    table.write_text(json.dumps({"waiting": [], "held": [dead], "dropped": []}))
+    with pytest.raises(UsageError, match="is not waiting"):
+        service(place).drop(run.ref)
+    assert json.loads(table.read_text())["held"] == []
+
+
 @pytest.mark.slow
 def test_move(place: Place) -> None:
     """Runs start in the order that they were put into; a moved one keeps its place among other priorities."""
@@ -244,7 +256,7 @@ def test_move(place: Place) -> None:
         ),
         (
             {"gpus": "0,1", "instance_count": 3},
-            "need 3 GPUs, but the queue of this machine has 2",
+            "need 3 GPUs, but this machine has 2: 0, 1",
             "leave `--queue` out",
         ),
     ],
