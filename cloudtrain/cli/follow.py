@@ -179,7 +179,9 @@ def report_end(
             return  # no process has started, so there is nothing to read or download
         values = status.reason  # such as the run that it waited for
     elif run.is_sweep:
-        values = "; ".join(filter(None, (best_words(status.metrics), status.reason)))
+        best = best_words(status.metrics)
+        words = (f"best {best}" if best else "", status.reason)
+        values = "; ".join(filter(None, words))
 
     word = "was stopped" if is_stopped else str(status.state)
     result = f"`{run.name}` {word}{_after(status)}"
@@ -189,10 +191,10 @@ def report_end(
 
     if run.is_sweep:
         source = None
-        best = status.metrics.get("best_trial")
-        if best is not None:
+        trial = status.metrics.get("best_trial")
+        if trial is not None:
             with suppress(CloudtrainError):
-                source = cast("SweepRun", run).trial(int(best))
+                source = cast("SweepRun", run).trial(int(trial))
         next_words = typed("cloudtrain", "trials", run.name)
     else:
         source = run
@@ -216,11 +218,11 @@ def _say_working_files(run: Run, work: Mapping[str, Path]) -> None:
     count = counted(len(sizes), "file")
     total = format_size(sum(sizes.values()))
     say(
-        f"the script wrote {count} ({total}) into its working folder: the largest is `{largest}`; "
-        f"{typed('cloudtrain', 'download', run.name, 'work/')} copies them"
+        f"the script wrote {count} ({total}) into its working folder, such as `{largest}`; "
+        f"{typed('cloudtrain', 'download', run.name, 'work/')} copies the folder"
     )
     keep = "pass the script the folder '${{outputs.model}}', or save in `runtime.model_dir()`"
-    say(f"a cloud would lose them: {keep}")
+    say(f"a cloud would lose it: {keep}")
 
 
 _JOINING = r"\b(init_process_group|set_device)\("

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING
 import typer
 
 import cloudtrain as ct
-from cloudtrain.cli.options import require_word
 from cloudtrain.cli.terminal import say, typed
 from cloudtrain.documents import JsonObject
 from cloudtrain.errors import PersonNeeded, UsageError
 from cloudtrain.lifecycle.submission.approval import approve, asked_plan
-from cloudtrain.plans.states import RunState
 from cloudtrain.targets.settings import read_environment
 
 if TYPE_CHECKING:
@@ -68,14 +66,6 @@ def confirm(question: str) -> bool:
     """Ask a yes-or-no question and return whether the answer is yes. Without a terminal on stdin,
     return False."""
     return sys.stdin.isatty() and typer.confirm(question, err=True)
-
-
-def states_named(names: Sequence[str], among: Iterable[RunState] = RunState) -> list[RunState]:
-    """Return the states called `names`. Raises UsageError for one that is not `among` these."""
-    known = list(map(str, among))
-    for name in names:
-        require_word("state", name, known)
-    return list(map(RunState, names))
 
 
 def tag_of(text: str) -> tuple[str, str]:

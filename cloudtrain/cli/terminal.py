@@ -91,13 +91,13 @@ _LONG_LIST = 5
 
 
 @contextlib.contextmanager
-def writing(file: Path) -> Iterator[None]:
+def writing(file: Path, hint: str = "name another file") -> Iterator[None]:
     """Raise UsageError if the file cannot be written."""
     try:
         yield
     except OSError as error:
-        message = f"cannot write `{file}`: {error.strerror}"
-        raise UsageError(message, hint="name another file", code="CT903") from None
+        message = f"cannot write `{file}`: {error.strerror or error}"
+        raise UsageError(message, hint=hint, code="CT903") from None
 
 
 def without_empty(value: Any) -> Any:

@@ -63,8 +63,8 @@ def test_a_model_beside_the_code_is_told(cli: Cli, emulated: str, launch: str) -
     result = cli("submit", emulated, "--emulate", "sagemaker", "--instances", "1")
     assert result.code == 0, result.err
     said = " ".join(result.err.split())
-    assert "wrote 1 file (2 KiB) into its working folder: the largest is `model.pt`" in said
-    assert "a cloud would lose them: pass the script the folder '${{outputs.model}}'" in said
+    assert "wrote 1 file (2 KiB) into its working folder, such as `model.pt`" in said
+    assert "a cloud would lose it: pass the script the folder '${{outputs.model}}'" in said
     assert cli("download", "last", "work/", "--to", "here").out.split() == ["here/model.pt"]
 
 

@@ -581,11 +581,11 @@ def test_the_end_names_what_a_script_wrote_beside_its_code(
     result = cli("submit", "job.yaml")
     name = json.loads(cli("status", "last", "--json").out)["name"]
     assert (
-        "the script wrote 2 files (2 KiB) into its working folder: the largest is `out/last.pt`;"
+        "the script wrote 2 files (2 KiB) into its working folder, such as `out/last.pt`;"
         in " ".join(result.err.split())
     )
     assert f"`cloudtrain download {name} work/`" in result.err
-    assert "a cloud would lose them: pass the script the folder '${{outputs.model}}'" in " ".join(
+    assert "a cloud would lose it: pass the script the folder '${{outputs.model}}'" in " ".join(
         result.err.split()
     )
     nothing = cli("download", name, "model/")

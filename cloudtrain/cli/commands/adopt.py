@@ -81,7 +81,7 @@ def adopt_command(
       az ml job show --name NAME --output json | cloudtrain adopt - --json
     """
     if all_jobs:
-        refuse_flags("--all", {"--job": job})
+        refuse_flags("--all", {"--job": job is not None})
     execute = is_script(source) and (yes or _may_run(source, python))
     arguments = None if args is None else _words(args)
     running: dict[str, Any] = {"execute": execute, "python": python, "time_limit": time_limit}

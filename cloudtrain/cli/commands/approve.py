@@ -57,10 +57,11 @@ def approve_command(
         return
 
     asked = asked_plan(plan, here)
+    message = "nothing was approved, because only a person at a terminal can do so"
     if sys.stdin.isatty():
         show(_document(asked), sys.stderr)
+        message = "nothing was approved"
     if not confirm(f"approve {asked.shown['run_name']}?"):
-        message = "nothing was approved: only a person at a terminal can do so"
         hint = f"type `cloudtrain approve {asked.sha256[:12]}` in a terminal of your own"
         raise PersonNeeded(message, hint=hint, code="CT925")
     until = approve(asked, here)

@@ -217,8 +217,11 @@ def _plugins(targets: Sequence[Target]) -> Iterator[Diagnosis]:
 
 
 def _scripts() -> Diagnosis:
-    count = counted(len(script_names()), "bundled training script")
-    return Diagnosis("scripts", "ok", count)
+    count = len(script_names())
+    if not count:
+        hint = "install cloudtrain again"
+        return Diagnosis("scripts", "warning", "no bundled training scripts", hint)
+    return Diagnosis("scripts", "ok", counted(count, "bundled training script"))
 
 
 def _extra(target: Target, name: str, distributions: Sequence[str]) -> Diagnosis:

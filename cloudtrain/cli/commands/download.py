@@ -77,6 +77,8 @@ def download_command(
     if not files:
         _say_nothing_written(run, path)
         raise typer.Exit(1)
+    if path and to is None and Path(path).exists():  # which looks like where to copy
+        say(f"the copies are in `{folder}`; to copy into `{path}`, write `--to {path}`")
     lines = [] if source is None else _bundled(files, folder, source)
     if lines:
         named = join_names(lines, _NAMED)

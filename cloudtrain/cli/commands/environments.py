@@ -174,7 +174,7 @@ def lock(
         raise UsageError(f"`{destination}` already exists", hint=hint, code="CT910")
 
     text, facts = resolve(folder, file, job, place, python, command_line(*words))
-    with writing(destination):
+    with writing(destination, "name another file: `-o`"):
         destination.write_text(text, encoding="utf-8")
 
     if json:

@@ -243,7 +243,8 @@ def _show_nodes_of(target: str, name: str | None, profile: str | None, *, json: 
     if not isinstance(service, ListsNodes):
         return False
     if name is not None:
-        refuse_flags(target, {name: True})
+        message = f"the nodes of `{target}` have no type names, so no name can be looked up"
+        raise UsageError(message, hint=f"remove `{name}`", code="CT902")
 
     kinds = service.instances(where(target, profile=profile).account.place)
     if json:

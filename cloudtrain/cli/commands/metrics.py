@@ -284,7 +284,7 @@ def _spread(values: Sequence[float | None]) -> str:
 
 def _save(curves: Sequence[Curve], view: View, path: Path) -> None:
     figure = figure_of(charts_of(curves, view))
-    with writing(path):
+    with writing(path, "name a file in another folder: `--save`"):
         path.write_bytes(picture_of(figure, path.suffix[1:].lower()))
     print_lines([str(path)])
 

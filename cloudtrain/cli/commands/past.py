@@ -162,7 +162,8 @@ def cost_command(
         }
         for words, count in notes.items():
             if count:
-                say(f"{counted(count, 'run')} {words}")
+                verb = "is" if count == 1 else "are"
+                say(f"{counted(count, 'run')} {verb} {words}")
 
 
 def _data(item: Sum) -> dict[str, object]:

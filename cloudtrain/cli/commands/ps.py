@@ -8,20 +8,19 @@ import typer
 
 import cloudtrain as ct
 from cloudtrain.cli import options
-from cloudtrain.cli.options import LogLevel, flag, measured, option
+from cloudtrain.cli.options import LogLevel, flag, measured, option, require_word
 from cloudtrain.cli.runs import (
     moment_of,
     outlived_by,
     require_consent,
     run_named,
-    states_named,
     status_json,
     tag_of,
 )
 from cloudtrain.cli.terminal import has_color, print_json, say, show, typed
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.job.model import parse_duration
-from cloudtrain.plans.states import FINAL, RunState
+from cloudtrain.plans.states import RunState
 from cloudtrain.plans.status import run_document
 
 if TYPE_CHECKING:
@@ -77,9 +76,10 @@ def ps_command(
       cloudtrain ps --target sagemaker --state running
       cloudtrain ps -n 100 --json | jq -r '.[].name'
     """
-    states = states_named([state] if state else ())
-    if active and not states:
-        states = [*set(RunState) - FINAL]
+    states = [each for each in RunState if active and not each.is_final]
+    if state is not None:
+        require_word("state", state, list(map(str, RunState)))
+        states = [RunState(state)]
     runs = ct.runs(
         limit=None if everything else count,
         states=states,

@@ -10,12 +10,12 @@ import typer
 import cloudtrain as ct
 from cloudtrain.cli import options
 from cloudtrain.cli.app import Command, new_group, refuse_flags
-from cloudtrain.cli.options import flag, measured, option
-from cloudtrain.cli.runs import confirm, require_consent, run_named, states_named
+from cloudtrain.cli.options import flag, measured, option, require_word
+from cloudtrain.cli.runs import confirm, require_consent, run_named
 from cloudtrain.cli.terminal import print_json, print_lines, say, show_table
 from cloudtrain.errors import PersonNeeded, UsageError, counted, did_you_mean
 from cloudtrain.job.model import format_duration, parse_duration, parse_size
-from cloudtrain.plans.states import FINAL
+from cloudtrain.plans.states import FINAL, RunState
 from cloudtrain.targets.settings import load_settings, read_environment
 
 if TYPE_CHECKING:
@@ -227,7 +227,10 @@ def prune_command(
         hint = "write for example `cloudtrain prune --older-than 30d`"
         raise UsageError("no option selects runs to remove", hint=hint)
 
-    runs = ct.runs(limit=None, states=states_named(state or (), FINAL), job=job)
+    states = state or []
+    for name in states:
+        require_word("final state", name, list(map(str, FINAL)))
+    runs = ct.runs(limit=None, states=list(map(RunState, states)), job=job)
     matches = [run for run in runs if run.last_status.state.is_final]
     if keep is not None:
         matches = _beyond(matches, keep, by)

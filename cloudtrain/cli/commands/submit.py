@@ -277,7 +277,7 @@ def rerun_command(
     skip = 0 if detach else lines_so_far(earlier)  # a sweep lists these lines again
     exactly = inputs.expected_plan(plan)
     has_plan = exactly is not None
-    verb = "continues" if earlier.is_sweep else "was submitted"
+    verb = "continues with its failed trials" if earlier.is_sweep else "was submitted"
 
     def send() -> Run:
         return earlier.rerun(
