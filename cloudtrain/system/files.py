@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import shutil
 import stat
 from collections.abc import Iterator
@@ -142,8 +143,6 @@ def _is_of_another(status: os.stat_result) -> bool:
 
 
 def _belongs(status: os.stat_result) -> str:
-    import pwd
-
     name = str(status.st_uid)
     with suppress(KeyError):  # the system does not know the user
         name = f"`{pwd.getpwuid(status.st_uid).pw_name}`"
@@ -190,7 +189,6 @@ def _trusted_folders() -> list[Path]:
 def _is_only_you(number: int) -> bool:
     """Return whether you are the only member of a group."""
     import grp
-    import pwd
 
     try:
         group = grp.getgrgid(number)
