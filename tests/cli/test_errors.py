@@ -153,6 +153,16 @@ def test_five_mistakes_are_five_blocks(cli: Cli, clean_environment: Path, comman
             "there is no state `finished`",
             words_before_name(one_of("")).strip(),
         ),
+        (
+            ["ps", "--state", ""],
+            "there is no state ``",
+            words_before_name(one_of("")).strip(),
+        ),
+        (
+            ["prune", "--state", "running"],
+            "there is no final state `running`",
+            one_of("failed"),
+        ),
         (["submit", "nowhere.yaml"], "there is no job file `nowhere.yaml`", "`cloudtrain init`"),
         (
             ["submit", "digits_ddp"],
