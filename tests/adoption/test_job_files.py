@@ -595,3 +595,5 @@ def test_what_is_no_command_job(text: str, word: str, adopted: Callable[..., ct.
         adopted(text)
     assert word in caught.value.message
     assert caught.value.hint
+    if "./a.yml" in text:
+        assert "`./a.yml`" in caught.value.hint

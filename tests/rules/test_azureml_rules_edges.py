@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from cloudtrain.errors import JobError
 from cloudtrain.machines.overlay import read_overlay
-from cloudtrain.plans.plan import Level
+from cloudtrain.plans.plan import Finding, Level
 from cloudtrain.targets.azureml.rules.request import body_schema
 from tests.examples import examples
 from tests.hints import suggested
@@ -295,7 +295,7 @@ WRONG: dict[str, tuple[str, Case, str]] = {
     "an asset without a version by the overrides": (
         "AZ507",
         overrides(inputs={"x": {"jobInputType": "uri_folder", "uri": "azureml:foo"}}),
-        "write `azureml:NAME:VERSION`",
+        "write `azureml:foo:1`",
     ),
     "a checkpoint on S3": ("AZ506", job(checkpoint={"azureml": "s3://bucket/x"}), f"use `{STORE}/checkpoint`"),
     "a checkpoint with a key in its address": (
@@ -355,6 +355,55 @@ def test_what_is_wrong_in_another_way_is_found(name: str, make_source: MakeSourc
     found = [finding for finding in check(case, make_source) if finding.code == code]
     assert found
     assert hint in (found[0].hint or "")
+
+
+def one_finding(code: str, case: Case, make_source: MakeSource) -> Finding:
+    """The only finding of a code."""
+    (found,) = (finding for finding in check(case, make_source) if finding.code == code)
+    return found
+
+
+def test_a_private_key_is_no_missing_one(make_source: MakeSource) -> None:
+    """Whoever writes it must learn that the job would show it."""
+    key = "-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n"
+    case = settings(services={"shell": {"type": "ssh", "ssh_public_key": key}})
+    message = one_finding("AZ711", case, make_source).message
+    assert "has a private key, which the job's page would show" in message
+
+
+def test_many_keys_are_read_at_once(make_source: MakeSource) -> None:
+    """A file of keys that ends with another line, which once took years to tell."""
+    key = f"{KEY}\r\n\r\n" * 40 + "# the end"
+    case = settings(services={"shell": {"type": "ssh", "ssh_public_key": key}})
+    assert "no valid public key" in one_finding("AZ711", case, make_source).message
+
+
+def test_many_network_cards_are_read_at_once(make_source: MakeSource) -> None:
+    """A name in which a card's name stands again and again."""
+    cards = variables(NCCL_SOCKET_IFNAME="lo" * 40 + ",eth0")
+    codes = {
+        finding.code for finding in check(Case(TWO_H100 | {"environment": cards}), make_source)
+    }
+    assert "AZ623" not in codes
+
+
+def test_pinning_is_offered_for_assets_of_the_workspace_alone(make_source: MakeSource) -> None:
+    """`--pin` leaves the labels of a registry."""
+    own = job(environment={"azureml": "azureml:mine@latest"})
+    assert "add `--pin`, or" in (one_finding("AZ601", own, make_source).hint or "")
+    registered = overrides(environmentId=f"{REGISTRY}/x/labels/latest")
+    assert "--pin" not in (one_finding("AZ601", registered, make_source).hint or "")
+
+
+def test_a_variable_that_is_set_twice_is_found_once(make_source: MakeSource) -> None:
+    """The body has that of `environment.variables`, and not that of mpirun's options."""
+    distribution = MPI | {"options": "-x NCCL_IB_DISABLE=1"}
+    fields = TWO_H100 | {"distribution": distribution}
+    case = Case(fields | {"environment": variables(NCCL_IB_DISABLE="1")})
+    path = ("environment", "variables", "NCCL_IB_DISABLE")
+    assert one_finding("AZ624", case, make_source).path == path
+    on_anyway = Case(fields | {"environment": variables(NCCL_IB_DISABLE="0")})
+    assert "AZ624" not in {finding.code for finding in check(on_anyway, make_source)}
 
 
 @pytest.mark.parametrize(

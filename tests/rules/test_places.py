@@ -83,6 +83,16 @@ COLLIDE: dict[str, tuple[str, Any, tuple[str, ...]]] = {
         on_azure(outputs={"a": {"azureml": BLOB}, "b": {"azureml": "wasbs://data@acct.blob.core.windows.net/x"}}),
         ("outputs", "b", "azureml"),
     ),
+    "neither does http": (
+        "CT505",
+        on_azure(inputs={"a": {"azureml": BLOB.replace("https", "http")}}, outputs={"b": {"azureml": BLOB}}),
+        ("outputs", "b", "azureml"),
+    ),
+    "a percent-encoded letter makes no other place": (
+        "CT505",
+        on_azure(outputs={"a": {"azureml": BLOB}, "b": {"azureml": "wasbs://data@acct.blob.core.windows.net/%78"}}),
+        ("outputs", "b", "azureml"),
+    ),
     "a key makes no other place": (
         "CT505", on_azure(outputs={"a": {"azureml": BLOB}, "b": {"azureml": f"{BLOB}?sig=x"}}), ("outputs", "b", "azureml"),
     ),
@@ -125,6 +135,9 @@ APART: dict[str, Any] = {
     "folders that only begin alike": aws.job(
         inputs=aws.reads(sagemaker="s3://my-bucket/train2"),
         checkpoint={"sagemaker": "s3://my-bucket/train"},
+    ),
+    "a host that is none": on_azure(
+        inputs={"a": {"azureml": "https://[acct/x"}}, outputs={"b": {"azureml": BLOB}}
     ),
     "two inputs at one place": aws.job(
         inputs={"a": {"sagemaker": "s3://my-bucket/x"}, "b": {"sagemaker": "s3://my-bucket/x"}}

@@ -74,7 +74,7 @@ def curated_environment(framework: str, version: str | None) -> Curated | None:
     for row in CURATED:
         if row.framework != framework:
             continue
-        known = (f"{row.version}.", f"{row.former}.")
+        known = (f"{row.version}.", f"{row.former or row.version}.")
         if version is None or f"{version}.".startswith(known):
             return row
     return None

@@ -102,7 +102,7 @@ def processes_per_instance(job: TrainingJob, machines: MachineGroup) -> int:
         reason = f"`{machines.instance_type}` is not in the catalogue"
         if near := nearest_size(machines.instance_type):
             path = ("resources", "instance_type")
-            hint = near
+            hint = f"{near} Or {hint}"
     message = f"the number of processes per instance is not known: {reason}"
     raise JobError([Problem(path, message, hint, code="CT040")])
 
@@ -133,6 +133,7 @@ version `18.04:2022`."""
 
 _LATEST = rf"(?P<name>{_WORD})@latest"
 """`latest` is the only label that Azure ML's own tools look up."""
+_MEANT = rf"(?:{_PREFIX})*(?P<name>{_WORD})(?:@.*|:(?P<version>{_WORD})?:?)?"
 _LABELLED = (
     r"(?P<thing>/subscriptions/.+/(?P<kind>environments|data|models)/(?P<name>[^/]+))/labels/latest"
 )
@@ -196,6 +197,15 @@ def asset_id(workspace_id: str, reference: str, kind: str) -> str | None:
     if kind == "environments" and plain.startswith(_CURATED):
         return f"{_PREFIX}{plain}"
     return f"{workspace_id}/{kind}/{match['name']}/{end}"
+
+
+def asset_meant(reference: str) -> tuple[str, str]:
+    """Guess the name and version in a misspelt reference: `foo` and `2` in `azureml:azureml:foo:2`.
+    Without a version it is `1`, and without a name `NAME`."""
+    match = re.fullmatch(_MEANT, reference)
+    name = match["name"] if match else "NAME"
+    version = match["version"] if match else None
+    return name, version or "1"
 
 
 class Labelled(NamedTuple):

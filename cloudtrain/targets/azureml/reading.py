@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
@@ -528,10 +529,11 @@ def place_of(uri: str, workspace: str) -> Where:
     match = re.fullmatch(_HADOOP, uri)
     if match:
         return BlobPlace(_account_url(match["host"]), match["container"], match["path"] or "")
-    parts = urlsplit(uri)
-    container, _, path = parts.path.lstrip("/").partition("/")
-    if parts.scheme == "https" and container and re.search(r"\.(blob|dfs)\.", parts.netloc):
-        return BlobPlace(_account_url(parts.netloc), container, unquote(path), parts.query)
+    with suppress(ValueError):  # `[x` is no host
+        parts = urlsplit(uri)
+        container, _, path = parts.path.lstrip("/").partition("/")
+        if parts.scheme == "https" and container and re.search(r"\.(blob|dfs)\.", parts.netloc):
+            return BlobPlace(_account_url(parts.netloc), container, unquote(path), parts.query)
 
     message = f"cloudtrain cannot copy from `{uri}`"
     raise TargetError(
@@ -550,11 +552,14 @@ def split_azure_uri(uri: str, account: AzureMLAccount) -> tuple[str, ...]:
     example, a datastore's address may or may not include the workspace of `account`, and a
     container has `https:`, `wasbs:` and `abfss:` addresses."""
     try:
-        place = place_of(uri, account.workspace_id)
+        place = place_of(re.sub("^http:", "https:", uri), account.workspace_id)
     except TargetError:
         return split_uri(uri)
 
-    below = [part for part in place.path.split("/") if part]
+    path = place.path
+    if isinstance(place, BlobPlace) and not uri.startswith("http"):
+        path = unquote(path)
+    below = [part for part in path.split("/") if part]
     if isinstance(place, BlobPlace):
         name = place.account_url.partition("://")[2].partition(".")[0]
         return ("storage", name, place.container, *below)

@@ -281,7 +281,9 @@ def account_of(target: AzureML, environ: Mapping[str, str], folder: Path) -> Azu
         if _agree(values, config):
             files = (str(file),)
             # The trusted content counts: the file may have changed since the first look.
-            values = _workspace_in(read_trusted(file)) | values
+            config = _workspace_in(read_trusted(file))
+        if _agree(values, config):
+            values = config | values
 
     defaults = _defaults_of_az(environ)
     if _agree(values, defaults):

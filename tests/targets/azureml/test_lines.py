@@ -84,7 +84,7 @@ def test_launchers_write_for_all_their_ranks(job: dict[str, Any]) -> None:
         (TORCH, 8, None, "the job has the ranks 0 to 7"),
         (TENSORFLOW, 5, None, "the job has the ranks 0 to 4"),
         (TORCH, None, 2, "the job has the instances 0 to 1"),
-        (body("PyTorch", 1), 1, None, "the job has the ranks 0 to 0"),
+        (body("PyTorch", 1), 1, None, "the job has one rank, 0"),
     ],
 )
 def test_no_such_rank(

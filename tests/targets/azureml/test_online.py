@@ -152,7 +152,7 @@ CASES: dict[str, Case] = {
             fake, "gpu-cluster", provisioningState="Failed",
             provisioningErrors=[{"error": {"code": "Subnet", "message": "the subnet\nis full"}}],
         ),
-        CLUSTER, GPU, "AZ906", "in the state Failed",
+        CLUSTER, GPU, "AZ906", "in the state Failed: the subnet is full",
     ),
     "another type": (lambda fake: None, CLUSTER, SMALL, "AZ907", f"and the job was planned for {SMALL}"),
     "too small a cluster": (

@@ -245,7 +245,7 @@ def _steps(data: JsonMapping, folder: str | None) -> Iterator[Original]:
     commands, others = steps_of(mapping(data.get("jobs")))
     if not commands:
         message = "the pipeline's steps are components, not command jobs"
-        hint = "write a job file for a step with `cloudtrain init`; its command is in another file"
+        hint = next(iter(others.values()), "write a job for a step: `cloudtrain init`")
         raise UsageError(message, hint=hint, code="CT981")
 
     for name, job in commands.items():

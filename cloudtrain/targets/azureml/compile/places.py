@@ -35,6 +35,7 @@ from cloudtrain.targets.azureml.parts import (
     MODELS,
     UNNAMED,
     asset_id,
+    asset_meant,
     is_launcher,
 )
 from cloudtrain.targets.azureml.settings import AzureML, AzureMLAccount
@@ -175,11 +176,12 @@ def _input_problems(name: str, item: Input, uri: str | None) -> Iterator[Problem
     elif uri is None:
         place = item.azureml
         message = f"Azure ML cannot read from `{place}`, which names no version of a data asset"
-        hint = (
-            f"use `azureml:NAME:VERSION`, `azureml:NAME@latest`, `{DEFAULT_STORE}/PATH` or an "
-            f"`https://`, `wasbs://` or `abfss://` address; `./{place.lstrip('/')}` uploads it "
-            "from this machine"
-        )
+        hint = _name_version("data", place)
+        if not place.startswith("azureml:"):
+            hint = (
+                f"use `azureml:NAME:VERSION`, `{DEFAULT_STORE}/PATH` or an `https://`, `wasbs://` "
+                f"or `abfss://` address; `./{place.lstrip('/')}` uploads it from this machine"
+            )
         yield Problem((*path, "azureml"), message, hint, code="CT032")
 
     if item.mode == "pipe":
@@ -190,6 +192,16 @@ def _input_problems(name: str, item: Input, uri: str | None) -> Iterator[Problem
         message = f"input `{name}` cannot be written to with the mode `{item.mode}`"
         hint = "use `mode: mount`, or remove `access: rw`"
         yield Problem((*path, "access"), message, hint, code="CT031")
+
+
+def _name_version(kind: str, reference: str) -> str:
+    """Return the hint to name a version in a reference to an asset that Azure ML's tools list as
+    `kind`."""
+    name, version = asset_meant(reference)
+    return (
+        f"write `azureml:{name}:{version}`, or with the only label `azureml:{name}@latest`; "
+        f"`az ml {kind} list --name {name}` lists the versions"
+    )
 
 
 def _uri(item: Input, account: AzureMLAccount) -> str | None:
@@ -224,11 +236,7 @@ def environment_of(job: TrainingJob, context: CompileContext) -> ChosenEnvironme
         asset = asset_id(context.account.workspace_id, reference, "environments")
         if asset is None:
             message = f"`{reference}` names no version of an environment"
-            hint = (
-                "write `azureml:NAME:VERSION`, or `azureml:NAME@latest` for the newest; `az ml "
-                "environment list -n NAME` lists the versions"
-            )
-            raise _wrong("azureml", message, hint)
+            raise _wrong("azureml", message, _name_version("environment", reference))
         return ChosenEnvironment(asset)
 
     if environment.build is not None:

@@ -385,9 +385,9 @@ def infiniband_guessed(subject: Subject) -> Iterator[Fault]:
     machines = read(subject).group
     network = "rdma" if properties.has_infiniband else "ethernet"
     hint = (
-        "`cloudtrain instances --target azureml --interconnect infiniband` lists types with it; if "
-        f'you know better, write `interconnect = "{network}"` with the `vcpus` and `memory_gib` of '
-        f'the type under `[azureml."{name}"]` in `instances.toml`'
+        f'if you know better, write `interconnect = "{network}"` with the `vcpus` and '
+        f'`memory_gib` of the type under `[azureml."{name}"]` in `instances.toml`; `cloudtrain '
+        "instances --target azureml --interconnect infiniband` lists types with it"
     )
     message = f"{properties.text}; this job runs on {plural(machines.count, 'instance')}"
     yield Fault(message, hint, machines.path)

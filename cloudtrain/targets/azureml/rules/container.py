@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
 from cloudtrain.errors import InPlace, quoted
@@ -16,12 +16,12 @@ from cloudtrain.rules.job import LAUNCHER_VARIABLES
 from cloudtrain.rules.machines import works_together
 from cloudtrain.rules.named import TITLES, Variable, variables
 from cloudtrain.targets.azureml.compile.places import curated_of
+from cloudtrain.targets.azureml.parts import parse_label
 from cloudtrain.targets.azureml.reading import read
 from cloudtrain.targets.azureml.rules.account import GUID
 
 _SIZE = r"0*[1-9][0-9]*[bkmgBKMG]?"
-_PUBLIC_KEYS = r"(\s*(ssh-(rsa|ed25519|dss)|ecdsa-sha2-\S+|sk-\S+) +[A-Za-z0-9+/=]{16,}( .*)?\s*)+"
-"""Matches one or several public keys, each on a line."""
+_PUBLIC_KEY = r"(ssh-(rsa|ed25519|dss)|ecdsa-sha2-\S+|sk-\S+) +[A-Za-z0-9+/=]{16,}( .*)?"
 
 _MANY_PROCESSES = 4
 
@@ -121,9 +121,12 @@ def ssh_key(subject: Subject) -> Iterator[Fault]:
     reading = read(subject)
     for name in _services(subject, "SSH"):
         keys = reading.body.text("services", name, "properties", "sshPublicKeys")
-        if re.fullmatch(_PUBLIC_KEYS, keys):
+        lines = re.findall(r"\S.*\S", keys)
+        if lines and all(re.fullmatch(_PUBLIC_KEY, line) for line in lines):
             continue
         message = f"the ssh service `{name}` has no valid public key, so login is impossible"
+        if "PRIVATE KEY" in keys:
+            message = f"the ssh service `{name}` has a private key, which the job's page would show"
         hint = 'write `ssh_public_key = "ssh-ed25519 AAAA..."`, the line of `~/.ssh/id_ed25519.pub`'
         yield Fault(message, hint, reading.place(("services", name)))
 
@@ -254,16 +257,12 @@ def environment_changes(subject: Subject) -> Iterator[Fault]:
     is_chosen = subject.job.environment.of("azureml") or reading.override_of("environmentId")
     if match and is_chosen:
         name = match["name"]
-        version = f"azureml:{name}:VERSION"
-        option = ""
-        if match["registry"]:
-            version = f"{match['asset']}/versions/VERSION"
-            option = f" --registry-name {match['registry']}"
+        hint = f"write `{match['asset']}/versions/VERSION`"
+        if parse_label(reading.body.environment):
+            hint = f"add `--pin`, or write `azureml:{name}:VERSION`"
+        option = f" --registry-name {match['registry']}" if match["registry"] else ""
         message = f"the version of `{name}` with the label `{match['label']}` can change"
-        hint = (
-            f"write `{version}`; `az ml environment list --name {name}{option}` lists them, and "
-            "`--pin` takes the newest of your workspace"
-        )
+        hint = f"{hint}; `az ml environment list --name {name}{option}` lists them"
         yield Fault(message, hint, reading.environment_path)
 
 
@@ -417,7 +416,7 @@ _OF_SERVICE = (
 """Variables that the service sets in each process, as published environments of jobs show."""
 
 _INTERFACES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
-_NOT_A_NETWORK = r"(=*(docker|lo|veth)[^,]*,?)+"
+_NOT_A_NETWORK = r"(=*(docker|lo|veth)[^,]*(,|$))+"
 _TRUE = ("1", "true", "yes", "y", "on")
 
 
@@ -445,7 +444,7 @@ def variable_of_service(subject: Subject) -> Iterator[Fault]:
     connection to its run. This rule ignores `AZUREML_COMMON_RUNTIME_...` and other variables that
     users may set.
     """
-    for variable in variables(subject):
+    for variable in _variables(subject):
         name = variable.name
         # CT204 reports these variables already
         is_reported = name in LAUNCHER_VARIABLES or name.startswith("AZUREML_CR_")
@@ -499,7 +498,7 @@ def same_gpus_for_all(subject: Subject) -> Iterator[Fault]:
     body = reading.body
     if body.kind not in ("PyTorch", "Mpi") or reading.group.device == "cpu":
         return
-    for name, value, path in variables(subject):
+    for name, value, path in _variables(subject):
         devices = re.findall(r"[^\s,]+", value)
         if name == "CUDA_VISIBLE_DEVICES" and len(devices) < body.processes_per_instance:
             processes = plural(body.processes_per_instance, "process")
@@ -531,7 +530,16 @@ def secrets_out_of_reach(subject: Subject) -> Iterator[Fault]:
             yield Fault(message, 'set `identity = "managed"` in `[azureml]`', path)
 
 
-def _network_variables(subject: Subject) -> Iterator[Variable]:
-    """Yield the variables that the user sets, if several instances train together."""
-    if read(subject).body.instances > 1 and works_together(subject):
-        yield from variables(subject)
+def _variables(subject: Subject) -> Iterable[Variable]:
+    """Return the variables that the user sets. As in the body, one of `environment.variables`
+    replaces one of the same name in mpirun's options."""
+    by_name: dict[str, Variable] = {}
+    for variable in variables(subject):
+        by_name.setdefault(variable.name, variable)
+    return by_name.values()
+
+
+def _network_variables(subject: Subject) -> Iterable[Variable]:
+    """Return the variables that the user sets, if several instances train together."""
+    is_joined = read(subject).body.instances > 1 and works_together(subject)
+    return _variables(subject) if is_joined else ()

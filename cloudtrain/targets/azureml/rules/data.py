@@ -16,7 +16,7 @@ from cloudtrain.rules.engine import Fault, Nature, Subject, ValuePath, rule, tex
 from cloudtrain.targets.azureml.compile.places import CHECKPOINT, DEFAULT_STORE, SCHEMES
 from cloudtrain.targets.azureml.fields import ONLY_SAGEMAKER
 from cloudtrain.targets.azureml.launch import is_literal, open_quote
-from cloudtrain.targets.azureml.parts import asset_id, parse_label
+from cloudtrain.targets.azureml.parts import asset_id, asset_meant, parse_label
 from cloudtrain.targets.azureml.reading import Body, read
 
 _ASSET_NAME = r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,254}"
@@ -200,7 +200,8 @@ def datastore_misspelt(subject: Subject) -> Iterator[Fault]:
                 message = f"`{uri}` is not the address of a datastore"
                 yield Fault(message, InPlace(f"write `{DEFAULT_STORE}/PATH`"), path)
         elif kind == "inputs" and uri.startswith("azureml:") and not asset_id("", uri, "data"):
-            hint = InPlace("write `azureml:NAME:VERSION`")
+            asset, version = asset_meant(uri)
+            hint = InPlace(f"write `azureml:{asset}:{version}`")
             yield Fault(f"`{uri}` names no version of a data asset", hint, path)
 
 

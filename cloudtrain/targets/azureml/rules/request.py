@@ -63,7 +63,7 @@ def violations(
             message = f"{shown} cannot be `{value}`"
             yield False, Fault(message, did_you_mean(str(value), schema), path)
     elif schema and not _matches(value, schema):
-        kind = "a mapping" if isinstance(schema, Mapping) else schema
+        kind = "a mapping `{FIELD: VALUE}`" if isinstance(schema, Mapping) else schema
         is_number = kind == _TEXT and isinstance(value, int | float)
         text = value_text(value)
         hint = f'write `"{text}"`' if is_number else f"write {kind}"

@@ -92,6 +92,8 @@ def check_selection(body: Body, rank: int | None, instance: int | None) -> None:
     for noun, number, count in chosen:
         if number is not None and number >= count:
             hint = f"the job has the {noun}s 0 to {count - 1}"
+            if count == 1:
+                hint = f"the job has one {noun}, 0"
             raise UsageError(f"the job has no {noun} {number}", hint=hint, code="CT937")
 
 

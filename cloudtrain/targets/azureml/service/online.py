@@ -27,6 +27,7 @@ from cloudtrain.rules.engine import (
     declare_all,
     finding_of,
     mapping_at,
+    rows_at,
     text_at,
     value_at,
 )
@@ -42,6 +43,7 @@ from cloudtrain.targets.azureml.service.client import (
     Client,
     Labels,
 )
+from cloudtrain.targets.azureml.service.provider_errors import error_fields
 from cloudtrain.targets.azureml.settings import ASKED
 from cloudtrain.targets.common.services import Denied, NotThere
 
@@ -218,7 +220,8 @@ def _compute(question: _Question) -> Iterator[Finding]:
         compute = question.client.get(compute_id, api_version=COMPUTE)
     except NotThere:
         names = [item["name"] for item in question.client.items("computes", api_version=COMPUTE)]
-        hint = did_you_mean(name, names) or "make one with `az ml compute create`"
+        hint = did_you_mean(name, names)
+        hint = hint or "make one with `az ml compute create`, or leave `compute` out"
         yield finding_of("AZ904", f"the workspace has no compute `{name}`", hint)
         return
 
@@ -245,6 +248,13 @@ def _usability(question: _Question, name: str, properties: JsonMapping) -> Itera
     state = properties.get("provisioningState")
     if state in _BROKEN:
         message = f"`{name}` is in the state {state}"
+        errors = rows_at(properties, "provisioningErrors")
+        errors += rows_at(properties, "properties", "errors")
+        for error in map(error_fields, errors):
+            reason = str(error.get("message") or error.get("code") or "")
+            if reason:
+                message += f": {' '.join(reason.split())}"
+                break
         hint = (
             f"`az ml compute show --name {name}` shows the reason; create it again, or name "
             "another one"
@@ -312,7 +322,9 @@ def _identity(question: _Question, owner: str, identities: Any) -> Iterator[Find
             known |= {resource.lower(), str(value_at(user, "clientId")).lower()}
         has_it = str(wanted).lower() in known
     if not has_it:
-        message = f"{owner} has no managed identity `{wanted or 'of its own'}`"
+        message = f"{owner} has no managed identity"
+        if wanted:
+            message += f" `{wanted}`"
         yield finding_of(
             "AZ915",
             message,
@@ -378,12 +390,15 @@ def _exists(thing: str, code: str, path: ValuePath, question: _Question) -> Iter
 
     inside = thing.partition("/workspaces/")[2].partition("/")[2]
     kind, _, name = inside.partition("/")
+    # The version for environments fits data and models: azure-ai-ml 1.35.2 never asks for these.
     try:
         question.client.get(thing, api_version=DATASTORE if kind == "datastores" else ENVIRONMENT)
     except NotThere:
         noun = _NOUNS.get(kind, kind)
+        asset, slash, _ = name.partition("/versions/")
+        option = f" --name {asset}" if slash else ""
         message = f"the workspace has no {noun} `{name.replace('/versions/', ':')}`"
-        yield finding_of(code, message, f"`az ml {noun} list` shows what there is", path)
+        yield finding_of(code, message, f"`az ml {noun} list{option}` shows what there is", path)
 
 
 _NOUNS = {

@@ -255,7 +255,7 @@ def fetch_code(blobs: Blobs, code_id: str, destination: Path) -> Path:
     container = blobs.beside(container_url)
 
     files = {}
-    for blob in container.sizes(f"{root}/".lstrip("/")):
+    for blob in container.sizes(f"{root}/" if root else ""):
         if name := _behind(blob, root):
             files[name] = File(name, _opener(container, blob))
     _land(files, destination)
@@ -351,7 +351,7 @@ class Results:
         """Yield the files of the result `name` at a place, below the path `rest`."""
         container = self._blobs.container(where)
         root = where.path.rstrip("/")
-        blobs = container.sizes(f"{root}/{rest}".lstrip("/"))
+        blobs = container.sizes(f"{root}/{rest}" if root else rest)
         if not blobs and root and not rest:  # the place may be a file
             blobs = container.sizes(root)
 
