@@ -115,7 +115,7 @@ ACCOUNT_CASES: dict[str, tuple[Case, Case, str]] = {
     "AZ105": (
         Case({"azureml_overrides": {"queueSettings": {"jobTier": "Spot"}}}, {"compute": "gpu"}),
         overrides(queueSettings={"jobTier": "Spot"}),
-        "low_priority",
+        "name a cluster of the tier `low_priority` and remove the tier here, or remove `compute`",
     ),
     "AZ106": (
         job(resources=None, environment=curated("x")), job(environment=curated("x")), "instance_type: {azureml: Standard_",

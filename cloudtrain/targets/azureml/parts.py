@@ -200,12 +200,12 @@ def asset_id(workspace_id: str, reference: str, kind: str) -> str | None:
 
 
 def asset_meant(reference: str) -> tuple[str, str]:
-    """Guess the name and version in a misspelt reference: `foo` and `2` in `azureml:azureml:foo:2`.
-    Without a version it is `1`, and without a name `NAME`."""
+    """Guess the name and version in a misspelt reference: `foo` and `2` in `azureml:azureml:foo:2`,
+    or version `1` if it has none. Returns `NAME` and `VERSION` if that is impossible."""
     match = re.fullmatch(_MEANT, reference)
-    name = match["name"] if match else "NAME"
-    version = match["version"] if match else None
-    return name, version or "1"
+    if match is None:
+        return "NAME", "VERSION"
+    return match["name"], match["version"] or "1"
 
 
 class Labelled(NamedTuple):

@@ -199,7 +199,7 @@ def _name_version(kind: str, reference: str) -> str:
     `kind`."""
     name, version = asset_meant(reference)
     return (
-        f"write `azureml:{name}:{version}`, or with the only label `azureml:{name}@latest`; "
+        f"write `azureml:{name}:{version}`, or `azureml:{name}@latest`, which is the only label; "
         f"`az ml {kind} list --name {name}` lists the versions"
     )
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from datetime import date, timedelta
 
+from cloudtrain.errors import InPlace
 from cloudtrain.job.model import value_text
 from cloudtrain.plans.plan import Level
 from cloudtrain.rules import machines as shared
@@ -147,7 +148,7 @@ def spot_on_cluster(subject: Subject) -> Iterator[Fault]:
         f"`{body.compute_name}`"
     )
     hint = "name a cluster of the tier `low_priority` and remove the tier here, or remove `compute`"
-    yield Fault(message, hint, ("spot",))
+    yield Fault(message, InPlace(hint), ("spot",))
 
 
 @rule("AZ106", Level.WARNING)

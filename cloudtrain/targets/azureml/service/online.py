@@ -220,8 +220,8 @@ def _compute(question: _Question) -> Iterator[Finding]:
         compute = question.client.get(compute_id, api_version=COMPUTE)
     except NotThere:
         names = [item["name"] for item in question.client.items("computes", api_version=COMPUTE)]
-        hint = did_you_mean(name, names)
-        hint = hint or "make one with `az ml compute create`, or leave `compute` out"
+        near = did_you_mean(name, names)
+        hint = near or "make one with `az ml compute create`, or leave `compute` out"
         yield finding_of("AZ904", f"the workspace has no compute `{name}`", hint)
         return
 
