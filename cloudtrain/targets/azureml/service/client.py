@@ -328,7 +328,7 @@ class Labels:
         return canonical_json({**request, "properties": properties})
 
     def pinned(self, client: Client, job: AnyJob) -> AnyJob:
-        """Return the job with versions instead of labels."""
+        """Return the job with versions instead of labels; the same job if it has no label."""
         changes: JsonObject = {}
         environment = self._version_of(client, job.environment.of("azureml"), "environments")
         if environment is not None:
