@@ -254,7 +254,8 @@ def includes(root: str, own: Iterable[str]) -> tuple[dict[str, Included], list[P
             problems.append(
                 _problem(
                     f"{shown} {fault}",
-                    "write the path of a file or folder, relative to `source_dir`, or remove it",
+                    "write the path of a file or folder, relative to `source_dir`, or remove the "
+                    "line",
                     line,
                 )
             )

@@ -230,10 +230,10 @@ def _expression(tokens: Sequence[bytes], *, by_name: bool) -> bytes:
     if len(chunks) == 1:
         return expression
 
-    if expression:
+    if chunks[0]:  # not empty if its only part is, as in `\/**`
         expression += _SLASH
     if not chunks[-1]:  # `a/**` is everything in the folder
-        chunks[-1] = [rb"[^/]*"]
+        chunks[-1] = [b".*"]
     folders = rb"(?:[^/]*/)*?"
     for chunk in chunks[1:-1]:
         if chunk:

@@ -90,6 +90,8 @@ asked = st.lists(paths, min_size=1, max_size=12)
 @example("*a*a*b", ["aab", "abab", "ba", "aaaab", "aaa"])
 @example("**\\/*", ["1", "a/1", "a/b/1"])
 @example("a/**\\/b", ["a/b", "a/x/b", "a/x/y/b", "b"])
+@example("a\\/**", ["a", "a/b", "b"])
+@example("\\/**", ["a", "a/b"])
 def test_a_line_means_what_git_says(
     repository: Path, is_old: bool, line: str, paths: list[str]
 ) -> None:
