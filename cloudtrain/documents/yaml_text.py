@@ -251,7 +251,9 @@ class _Reader:
             result[name] = self.value(value, (*path, name))
         return result
 
-    def _entries(self, node: yaml.MappingNode, path: ValuePath) -> dict[str, yaml.Node]:
+    def _entries(
+        self, node: yaml.MappingNode, path: ValuePath, *, is_merged: bool = False
+    ) -> dict[str, yaml.Node]:
         """Return the values of a mapping, and those that `<<: *a` or `<<: [*a, *b]` merges into it
         and it does not replace. Record their keys. Earlier mappings take precedence."""
         result: dict[str, yaml.Node] = {}
@@ -265,7 +267,8 @@ class _Reader:
                 continue
             inner = (*path, name)
             if name in result:
-                self.notes.duplicate(inner, _place(key))
+                if not is_merged:  # else it is reported where the mapping stands
+                    self.notes.duplicate(inner, _place(key))
                 continue
             self.notes.keys.setdefault(inner, _place(key))
             result[name] = value
@@ -281,7 +284,7 @@ class _Reader:
                 continue
             self._enter(source, path, 1 + len(source.value))
             self._open.add(id(source))
-            for name, value in self._entries(source, path).items():
+            for name, value in self._entries(source, path, is_merged=True).items():
                 result.setdefault(name, value)
             self._open.discard(id(source))
         return result

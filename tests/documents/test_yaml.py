@@ -97,6 +97,12 @@ def test_a_mistake_in_merged_text_stands_where_it_is_written() -> None:
     assert places == [(2, 26), (2, 26)]
 
 
+def test_a_key_that_appears_twice_is_reported_once() -> None:
+    """Where it is written, and not again where its mapping is merged."""
+    [found] = document("a: &a {x: 1, x: 2}\nb: {x: 3, <<: *a}\n")
+    assert found[:3] == (1, 14, "`x` appears twice; the first is on line 1")
+
+
 def test_a_quoted_merge_sign_is_a_key() -> None:
     """Only a plain `<<` merges."""
     assert read('x: {"<<": 1}') == {"x": {"<<": 1}}
