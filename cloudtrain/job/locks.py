@@ -13,7 +13,6 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cache
 from typing import NamedTuple
-from urllib.parse import parse_qs
 
 from packaging.specifiers import SpecifierSet
 
@@ -330,7 +329,8 @@ class _Reader(NamedTuple):
         """Return dependencies as a project writes them, without the versions of those that have a
         source of their own, as uv.lock writes them."""
         if isinstance(texts, (str, dict)):
-            raise unread(f"the dependencies in `{file}` are not a list", 'write `["NAME"]`')
+            example = json.dumps(texts if isinstance(texts, str) else "NAME")
+            raise unread(f"the dependencies in `{file}` are not a list", f"write `[{example}]`")
         elsewhere = set()
         for name, source in sources.items():
             for entry in [source] if isinstance(source, dict) else source:
@@ -586,7 +586,8 @@ def _uv_package(item: JsonMapping, hashes: tuple[str, ...], folder: str) -> Pack
     if "git" in source:
         address, _, commit = source["git"].partition("#")
         place, _, query = address.partition("?")
-        [inner] = parse_qs(query).get("subdirectory", [""])
+        match = re.search(r"(?:^|&)subdirectory=([^&]+)", query)
+        inner = match[1].replace("%2F", "/") if match else None
         url = _in_folder(f"git+{place}@{commit}", inner)
         hashes = ()
     index = _other_index(source.get("registry", ""))
@@ -597,12 +598,12 @@ def _address(source: JsonMapping, folder: str) -> str:
     """Return the path of an archive in the bundle, or its address; empty without either."""
     if "path" in source:
         return f"./{posixpath.normpath(posixpath.join(folder, source['path']))}"
-    return _in_folder(source.get("url", ""), source.get("subdirectory"))
+    return _in_folder(str(source.get("url", "")), source.get("subdirectory"))
 
 
 def _in_folder(url: str, folder: str | None) -> str:
     """Return the address of a package that is in a folder of what the URL names."""
-    return f"{url}#subdirectory={folder}" if folder else url
+    return url if folder is None else f"{url}#subdirectory={folder}"
 
 
 def _other_index(index: str) -> str:
