@@ -20,7 +20,8 @@ from cloudtrain.job.training import PerTarget, TrainingJob
 
 _PART = re.compile(
     r"""\s*(?:"(?P<double>(?:[^"\\]|\\.)*)"|"""
-    r"""'(?P<single>[^']*)'|\[(?P<index>[0-9]+)\]|(?P<bare>[^.\[\]="']+))(?P<sign>=|\.|(?=\[))"""
+    r"""'(?P<single>[^']*)'|\[(?P<index>[0-9]+)\]|(?P<bare>[^\s.\[\]="'][^.\[\]="']*))"""
+    r"(?P<sign>=|\.|(?=\[))"
 )
 """A part of a path, with the sign behind it."""
 _SYNTAX = "write `--set resources.instance_count=4`"
@@ -148,8 +149,7 @@ def _split(text: str) -> tuple[list[str], str]:
     sign = ""
     while sign != "=":
         match = _PART.match(text, offset)
-        part = None if match is None else _part(match)
-        if match is None or part is None:
+        if match is None:
             field, equals, _ = text.partition("=")
             if not equals:
                 raise _Refused(f"`{shortened(text)}` has no `=` after the field", _SYNTAX)
@@ -161,19 +161,19 @@ def _split(text: str) -> tuple[list[str], str]:
             raise _Refused(
                 f"`{shortened(text)}` has too many levels", "use fewer levels: a job has about five"
             )
-        parts.append(part)
+        parts.append(_part(match))
         offset = match.end()
         sign = match["sign"]
     return parts, text[offset:]
 
 
-def _part(match: re.Match[str]) -> str | None:
-    """Return the key or the index that a part of a path names; None for white space."""
+def _part(match: re.Match[str]) -> str:
+    """Return the key or the index that a part of a path names."""
     if match["double"] is not None:
         return re.sub(r"\\(.)", r"\1", match["double"])
     if match["single"] is not None:
         return match["single"]
-    return match["index"] or match["bare"].strip() or None
+    return match["index"] or match["bare"].strip()
 
 
 def _apply(
@@ -252,8 +252,10 @@ def _holds_one_value(path: ValuePath) -> _Refused:
 def _index(text: str, length: int, path: ValuePath) -> int:
     """Return the index that `text` names in a list of `length` entries, or of the next entry."""
     where = dotted(path)
-    is_number = text.isascii() and text.isdecimal()
-    if not is_number or len(text) > _MAX_DIGITS or int(text) > length:
+    if not (text.isascii() and text.isdecimal()):
+        message = f"`{where}` is a list, and `{shortened(text)}` is not an index"
+        raise _Refused(message, f"write `{where}[0]`", path)
+    if len(text) > _MAX_DIGITS or int(text) > length:
         message = f"`{where}` has {length} entries, so there is no `[{shortened(text)}]`"
         raise _Refused(message, f"the next one is `{where}[{length}]`", path)
     return int(text)

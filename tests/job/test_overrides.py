@@ -185,8 +185,8 @@ WRONG: list[tuple[str, str, str, str | None]] = [
     ("name.x=1", "name", "`name` holds one value, so nothing can be set below it", LAYOUT),
     ("hyperparameters.lr.x=1", "hyperparameters.lr", "`hyperparameters.lr` holds one value, so nothing can be set below it",
      LAYOUT),
-    ("hyperparameters.layers.x=1", "hyperparameters.layers", "`hyperparameters.layers` has 2 entries, so there is no `[x]`",
-     "the next one is `hyperparameters.layers[2]`"),
+    ("hyperparameters.layers.x=1", "hyperparameters.layers", "`hyperparameters.layers` is a list, and `x` is not an index",
+     "write `hyperparameters.layers[0]`"),
     ("hyperparameters.layers[5]=1", "hyperparameters.layers",
      "`hyperparameters.layers` has 2 entries, so there is no `[5]`", "the next one is `hyperparameters.layers[2]`"),
     (f"hyperparameters.layers[{LONG}]=1", "hyperparameters.layers",
@@ -202,6 +202,8 @@ WRONG: list[tuple[str, str, str, str | None]] = [
     ("name", "", "`name` has no `=` after the field", LAYOUT),
     ("=1", "", "`` is not the path of a field", f'{LAYOUT}; quote a key with dots: `hyperparameters."a.b"=1`'),
     ("a..b=1", "", "`a..b` is not the path of a field", f'{LAYOUT}; quote a key with dots: `hyperparameters."a.b"=1`'),
+    ("a. =1", "", "`a. ` is not the path of a field", f'{LAYOUT}; quote a key with dots: `hyperparameters."a.b"=1`'),
+    (" " * 100_000 + '"a', "", f"`{shortened(' ' * 100_000)}` has no `=` after the field", LAYOUT),
     ("a.=1", "", "`a.` is not the path of a field", f'{LAYOUT}; quote a key with dots: `hyperparameters."a.b"=1`'),
 ]  # fmt: skip
 
