@@ -202,8 +202,9 @@ def read_syntax(script: str, read: _Read) -> ScriptSyntax:
 
 def names_of_library(words: Sequence[ast.AST], library: str) -> set[str] | None:
     """Return the names that a script with these words uses of the module `library` and its
-    submodules, with those of all imports and keywords. Return None if something else could use the
-    library: code that the script does not show, or a trainer of another library."""
+    submodules, with those of all imports and keywords, and `library` itself if it is imported.
+    Return None if something else could use the library: code that the script does not show, or a
+    trainer of another library."""
     owners: set[str] = set()
     names: set[str] = set()
     for node in words:
@@ -216,6 +217,7 @@ def names_of_library(words: Sequence[ast.AST], library: str) -> set[str] | None:
             if f"{module}.".startswith(f"{library}."):
                 bound = alias.name if start else module.partition(".")[0]
                 owners.add(alias.asname or bound)
+                names.add(library)
 
     if not names.isdisjoint({*_DYNAMIC, "*"}) or any(name.endswith("Trainer") for name in names):
         return None

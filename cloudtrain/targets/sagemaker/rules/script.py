@@ -382,7 +382,8 @@ def smp_parameters_ignored(subject: Subject) -> Iterator[Fault]:
     path: ValuePath = ("distribution", "parameters")
     script = f"`{subject.script}`"
     if active and "init" not in names:
-        message = f"{script} never calls `init()` of `{module}`, so it ignores {quoted(active)}"
+        missing = "calls `init()` of" if module in names else "imports"
+        message = f"{script} never {missing} `{module}`, so it ignores {quoted(active)}"
         hint = "use the library in the script, or write `distribution: {type: torch}`"
         yield Fault(message, hint, path)
         return
