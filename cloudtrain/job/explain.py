@@ -111,7 +111,8 @@ def explain(
 
     text = _wordings().get(error_type)
     if text is not None:
-        facts = {"name": name, "value": describe_value(value), **context}
+        length = len(value) if isinstance(value, str) else 0
+        facts = {"name": name, "value": describe_value(value), "length": length, **context}
         return Wording(text.message.format(**facts), text.hint.format(**facts), text.code)
     if node is None or error_type == "value_error":
         return Wording(
@@ -155,12 +156,14 @@ def _type_hint(node: SchemaNode, name: str, value: object, spelling: str | None)
         hint = f"write `{_COUNTS[name]}: {value}` for the number, and here the name"
     elif node.words == "text" or node.kind == "json":
         hint = _hint_for_text(value, spelling)
-    elif node.type is int:
+    elif node.type is int and isinstance(value, str | float):
         digits = re.fullmatch(r"\s*(-?\d{1,16})(?:\.0)?\s*", str(value))
         if digits:
-            hint = f"write `{int(digits[1])}`, without quotes"
+            hint = f"write `{int(digits[1])}`"
+            if isinstance(value, str):
+                hint += ", without quotes"
     elif node.type is bool and value != "" and isinstance(value, str | int):
-        is_yes = str(value).casefold() in _YES
+        is_yes = describe_value(value).strip('`"').casefold() in _YES
         hint = f"write `{json.dumps(is_yes)}`"
     elif node.kind == "list":
         item = node.child(0)
@@ -187,7 +190,9 @@ _MAPPINGS = ("model", "choice", "map")
 def _hint_for_text(value: object, spelling: str | None) -> str | None:
     """Return the hint for a value in a field of text; None if it could not be written as text."""
     if isinstance(value, os.PathLike):
-        return "write it as text: a path drops one slash of a URI"
+        return "write `str(path)`; write a URI as text, because a path drops one of its slashes"
+    if isinstance(value, str):  # of which half a character is wrong
+        return None
     if spelling or isinstance(value, bool | int | float):
         text = shortened(spelling or describe_value(value).strip("`"))
         return f'write `"{text}"`, in quotes'
@@ -366,7 +371,18 @@ def _mapping_hint(node: SchemaNode, name: str, value: object) -> str | None:
         return f"write `{name}: {{{owner}: {value}}}`"
     if value is True:
         return f"write `{name}: {{}}`"
-    return None
+    # A model is no single value, and among those of `secrets` may be a secret.
+    if not isinstance(value, list) or node.inner is None or node.inner.kind == "model":
+        return None
+
+    entries = []
+    for item in value:
+        if isinstance(item, str) and "=" in item:
+            key, _, text = item.partition("=")
+            if node.inner.type is str:
+                text = json.dumps(text, ensure_ascii=False)
+            entries.append(f"{key}: {text}")
+    return f"write `{name}: {{{', '.join(entries)}}}`" if entries else None
 
 
 # Conversion of hints, which are written as YAML, to the syntax of the user's file, which may be

@@ -113,7 +113,8 @@ def _node(annotation: Any, has_parser: bool = False) -> SchemaNode:
         if _is_model(options[0]):
             models = {str(option.model_fields["type"].default): option for option in options}
             return SchemaNode("choice", "a mapping with a `type`", models, options=tuple(models))
-        return SchemaNode("json", " or ".join(_node(option).words for option in options))
+        *others, last = [_node(option).words for option in options]
+        return SchemaNode("json", f"{', '.join(others)} or {last}")
     if annotation is JsonValue:
         return JSON
     if origin is Literal:
@@ -190,6 +191,8 @@ def mend_name(name: str, pattern: str, length: int) -> str | None:
     valid name matches `pattern`, and has at most `length` characters."""
     filler = "-" if pattern == JOB_NAME else "_"
     text = re.sub("[^a-zA-Z0-9]+", filler, name).strip(filler)
+    if pattern == PLACE_NAME:
+        text = text.lstrip("0123456789_")
     text = text[:length].rstrip(filler)
     return text if re.search(pattern, text) else None
 

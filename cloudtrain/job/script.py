@@ -177,7 +177,7 @@ def _not_python(script: Path, error: SyntaxError) -> UsageError:
     text = (error.text or "").strip()
     if text:
         message += f": `{shortened(text)}`"
-    hint = f"look at line {error.lineno or 1}"
+    hint = f"look at line {error.lineno}" if error.lineno else "name a Python script"
     if text.startswith(("%", "!")):
         hint = (
             f"delete line {error.lineno}, which only a notebook has; `jupyter nbconvert "

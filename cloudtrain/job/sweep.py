@@ -90,7 +90,9 @@ def _bound_rules(kind: str, value: object, step: object) -> Iterator[Problem]:
     if not isinstance(value, list | tuple):
         return
     if len(value) != 2:
-        yield Problem((kind,), "a range has two bounds", _HINT, code="CT060")
+        message = f"a range has two bounds, and this has {len(value)}"
+        hint = f"write `{{{kind}: [1, 8]}}`, or list the values themselves"
+        yield Problem((kind,), message, hint, code="CT060")
         return
     low, high = map(_number, value)
     if low is None or high is None:
@@ -101,7 +103,9 @@ def _bound_rules(kind: str, value: object, step: object) -> Iterator[Problem]:
     hint = ""
     if low >= high:
         message = f"the range from {low} to {high} is empty"
-        hint = "write the smaller bound first, or the one value into the job"
+        hint = f"write `[{high}, {low}]`"
+        if low == high:
+            hint = f"write the value into the job: `{low}`"
     elif isinstance(step, int) and step > high - low:
         path = ("step",)
         message = f"a step of {step} leads beyond the range from {low} to {high}"

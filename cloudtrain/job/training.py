@@ -461,7 +461,7 @@ def one_thing_to_run(job: RawFields, *, modules: bool = False) -> Iterator[Probl
     # an image without a command gets hyperparameters
     for field, is_lost in (("hyperparameters", command is not None), ("arguments", True)):
         if script is None and is_lost and job.get(field):
-            hint = "add for example `entry_point: train.py`, or write them into the command"
+            hint = "write them into a `command`, or use `entry_point: train.py` instead of one"
             yield Problem((field,), f"only an `entry_point` gets `{field}`", hint, code="CT018")
 
 

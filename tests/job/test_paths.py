@@ -47,10 +47,13 @@ def test_a_job_of_paths_is_planned(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fields", "hint"),
     [
-        ({"command": Path("train.sh")}, "write it as text: a path drops one slash of a URI"),
+        (
+            {"command": Path("train.sh")},
+            "write `str(path)`; write a URI as text, because a path drops one of its slashes",
+        ),
         (
             {"inputs": {"a": {"sagemaker": Path("s3://bucket/a")}}},
-            "write it as text: a path drops one",
+            "write a URI as text, because a path drops one of its",
         ),
     ],
     ids=["command", "uri"],

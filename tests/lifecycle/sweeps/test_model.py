@@ -132,6 +132,23 @@ def test_what_cannot_be_searched(change: dict[str, object], message: str) -> Non
     assert message in [problem.message for problem in caught.value.problems]
 
 
+@pytest.mark.parametrize(
+    ("bounds", "hint"),
+    [([8, 1], "write `[1, 8]`"), ([3, 3], "write the value into the job: `3`")],
+)
+def test_an_empty_range_is_written_right(bounds: list[int], hint: str) -> None:
+    """The hint is what to type."""
+    with pytest.raises(JobError) as caught:
+        ct.Sweep(
+            name="s",
+            job={"entry_point": "train.py"},
+            search={"x": {"int": bounds}},
+            objective={"maximize": "a"},
+            trials=3,
+        )
+    assert [problem.hint for problem in caught.value.problems] == [hint]
+
+
 def test_what_is_drawn_lies_in_its_range() -> None:
     """Bounds included, whole numbers by their step, choices as they are."""
     source = Random(1)
