@@ -611,6 +611,9 @@ def test_a_script_that_python_cannot_parse(cli: Cli, clean_environment: Path, te
     result = cli("plan", "x.py")
     assert (result.code, result.out) == (2, "")
     assert "`x.py` is not Python: " in result.err
+    # A parser that gives up names no line.
+    hint = "look at line 1" if "\0" in text else "name a Python script"
+    assert f"hint: {hint}" in result.err
     assert cli("init", "job.yaml", "--script", "x.py").code == 0  # it only guesses
 
 
