@@ -153,7 +153,8 @@ def parts_as_declared() -> str:
 def test_the_parts_of_targets_have_their_types(tmp_path: Path, pytestconfig: pytest.Config) -> None:
     """Each part of a built-in target is called as its type says."""
     pytest.importorskip("mypy")
-    importlib.import_module("cloudtrain.rules.values")  # with the type of `path`
+    for module in ("rules.values", "targets.capacity"):  # with the types of `path` and `capacity`
+        importlib.import_module(f"cloudtrain.{module}")
     program = tmp_path / "parts.py"
     program.write_text(parts_as_declared(), "utf-8")
     config = tmp_path / "mypy.ini"
