@@ -309,6 +309,17 @@ def test_the_plan_shows_every_type_that_may_be_taken() -> None:
         ),
         ({"ProcessingOutputConfig": {"Outputs": "x"}}, "ProcessingOutputConfig.Outputs"),
         ({"Environment": {"A": 1}}, "Environment.A"),
+        (
+            {
+                "ProcessingResources": {
+                    "ClusterConfig": {
+                        "InstanceType": None,
+                        "InstanceGroups": [{"InstanceCount": 1}],
+                    }
+                }
+            },
+            "ProcessingResources.ClusterConfig",
+        ),
     ],
 )
 def test_no_request_left(overrides: dict[str, Any], place: str) -> None:
@@ -374,17 +385,17 @@ def test_the_plan_shows_every_instances_process() -> None:
         (
             {"hyperparameters": {"text": "x" * 257}},
             "`text` must be one line of at most 256 characters",
-            "put it into a file",
+            "write it to a file",
         ),
         (
             {"hyperparameters": {"text": "a\nb"}},
             "`text` must be one line of at most 256 characters",
-            "put it into a file",
+            "write it to a file",
         ),
         (
             {"entry_point": None, "command": "a\nb"},
             "`command` must be one line of at most 256 characters",
-            "put it into a file",
+            "put it into a script: `entry_point: run.sh`",
         ),
         (
             {"resources": {}},

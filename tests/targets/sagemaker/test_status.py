@@ -70,7 +70,7 @@ def test_a_job_that_waits_says_for_what(service: SageMakerService, job: Job) -> 
 @pytest.mark.parametrize(
     ("secondary", "reason"),
     [
-        ("MaxRuntimeExceeded", "it reached `max_runtime`"),
+        ("MaxRuntimeExceeded", "it reached `max_runtime` (1h)"),
         ("MaxWaitTimeExceeded", "it reached `spot.max_wait`"),
     ],
 )

@@ -214,6 +214,8 @@ class _OperationFields(NamedTuple):
     """Optional fields that a plan reads."""
     machines: tuple[str, ...]
     """The path of the field that holds instance types and counts."""
+    choices: tuple[str, ...]
+    """Fields that name instance types; one of them is enough."""
 
 
 _FIELDS_OF = {
@@ -221,11 +223,13 @@ _FIELDS_OF = {
         needed=(ALGORITHM, OUTPUT, MACHINES, LIMITS, NAME),
         read=(CHANNELS,),
         machines=(MACHINES,),
+        choices=("InstanceType", "InstanceGroups", "InstancePreferences"),
     ),
     "CreateProcessingJob": _OperationFields(
         needed=("ProcessingJobName", CLUSTER[0]),
         read=("ProcessingOutputConfig",),
         machines=CLUSTER,
+        choices=("InstanceType", "InstancePreferences"),
     ),
 }
 
@@ -280,7 +284,7 @@ def _problems(request: JsonMapping, operation: str) -> Iterator[Problem]:
     if not isinstance(config, Mapping):
         return
     yield from _count_problems((FIELD, *fields.machines), config)
-    if not any(map(config.get, ("InstanceType", "InstanceGroups", "InstancePreferences"))):
+    if not any(map(config.get, fields.choices)):
         message = f"the overrides leave no instance type in `{fields.machines[-1]}`"
         yield Problem((FIELD, *fields.machines), message, "give an `InstanceType`", code="CT035")
 

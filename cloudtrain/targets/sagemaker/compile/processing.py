@@ -212,7 +212,9 @@ def _word_problems(job: ProcessingJob) -> Iterator[Problem]:
     for path, text in texts.items():
         if len(text) > LONGEST_WORD or "\n" in text:
             message = f"`{path[-1]}` must be one line of at most {LONGEST_WORD} characters"
-            hint = "put it into a file in the source folder, and name the file in its place"
+            hint = "write it to a file in the source folder, and give the file's name"
+            if path == ("command",):
+                hint = "put it into a script: `entry_point: run.sh`"
             yield Problem(path, message, hint, code="CT031")
 
 

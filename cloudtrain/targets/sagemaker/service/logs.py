@@ -16,10 +16,18 @@ from heapq import heapify, heappop, heappush
 
 from cloudtrain.machines.overlay import Overlay, type_named
 from cloudtrain.plans.progress import LogLine
+from cloudtrain.rules.engine import count_in
 from cloudtrain.signals.log import Log
 from cloudtrain.targets.common.services import NotThere
 from cloudtrain.targets.sagemaker.reading import Start
-from cloudtrain.targets.sagemaker.request import PROGRAM, Host, JsonMapping, JsonObject, hosts
+from cloudtrain.targets.sagemaker.request import (
+    PROCESSES,
+    PROGRAM,
+    Host,
+    JsonMapping,
+    JsonObject,
+    hosts,
+)
 from cloudtrain.targets.sagemaker.service.clients import Clients
 
 # Turn one CloudWatch event into log lines, each with its rank if the launcher marks it.
@@ -232,9 +240,13 @@ def _is_alone(start: Start) -> bool:
 
 def _count(start: Start, host: Host, overlay: Overlay) -> int | None:
     """Return the number of ranks on a host; None if unknown."""
-    count = 1 if _is_alone(start) else start.processes
-    if count:
-        return count
+    if _is_alone(start):
+        return 1
+    asked = start.settings.get(PROCESSES)
+    if start.launch:
+        asked = start.launch.get("processes_per_instance")
+    if asked:
+        return count_in(asked)
     entry = type_named("sagemaker", host.instance_type, overlay)
     return entry.devices if entry is not None else None
 

@@ -22,6 +22,7 @@ from cloudtrain.errors import (
     TargetUnreachable,
     UsageError,
 )
+from cloudtrain.job.model import format_duration
 from cloudtrain.job.training import TrainingJob
 from cloudtrain.machines.overlay import Overlay, type_named, user_overlay
 from cloudtrain.machines.table import InstanceType, hourly, over
@@ -243,19 +244,24 @@ def listed_status(summary: JsonMapping, kind: JobKind) -> RunStatus:
     return RunStatus(state, created=created, started=started, ended=end_time)
 
 
-_REASONS = {
-    "MaxRuntimeExceeded": "it reached `max_runtime`",
-    "MaxWaitTimeExceeded": "it reached `spot.max_wait`",
-    "Interrupted": "spot capacity was taken away; the job continues when capacity returns",
+_LIMITS = {
+    "MaxRuntimeExceeded": ("max_runtime", "MaxRuntimeInSeconds"),
+    "MaxWaitTimeExceeded": ("spot.max_wait", "MaxWaitTimeInSeconds"),
 }
-"""Maps secondary states to what they mean."""
+"""Maps secondary states to the limit of the job that was reached, and to its key in the service's
+description."""
 
 
 def _reason(description: JsonMapping, state: RunState) -> str | None:
     """Return why a job is in its state, except for failures; None if there is nothing to say."""
     secondary = description.get("SecondaryStatus", "")
-    if secondary in _REASONS:
-        return _REASONS[secondary]
+    if secondary in _LIMITS:
+        field, key = _LIMITS[secondary]
+        limit = description.get("StoppingCondition", {}).get(key)
+        length = f" ({format_duration(limit)})" if limit else ""
+        return f"it reached `{field}`{length}"
+    if secondary == "Interrupted":
+        return "spot capacity was taken away; the job continues when capacity returns"
     if state is RunState.LOST:
         return "the service is deleting the job"
     if state is not RunState.PENDING:
