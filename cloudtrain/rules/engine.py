@@ -520,8 +520,7 @@ def check_plan(
     ignored = {rule_named(code) for code in ignore}
     for unwanted in ignored:
         if not unwanted.can_be_ignored:
-            hint = f"`cloudtrain explain {unwanted.code}` says what to do about it"
-            raise UsageError(f"`{unwanted.code}` cannot be ignored", hint=hint, code="CT930")
+            raise _not_ignorable(unwanted)
 
     target = subject.target
     load_rules(target)
@@ -540,6 +539,19 @@ def check_plan(
     order = list(Level)
     findings.sort(key=lambda finding: (order.index(finding.level), finding.code))
     return tuple(findings)
+
+
+def _not_ignorable(rule: Rule) -> UsageError:
+    """Return the error for `--ignore` with a rule that is no judgement."""
+    message = f"`{rule.code}` cannot be ignored, because the job could not run nevertheless"
+    hint = f"`cloudtrain explain {rule.code}` says what to do about it"
+    if rule.nature is Nature.CAP:
+        message = f"`{rule.code}` keeps your budget, so it cannot be ignored"
+        hint = (
+            "shorten `max_runtime`, use smaller instances, or raise the cap in your own "
+            "`cloudtrain.toml`"
+        )
+    return UsageError(message, hint=hint, code="CT930")
 
 
 # Functions that read values from a finished request. Overrides can put anything into a request, so

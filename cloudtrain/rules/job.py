@@ -202,7 +202,10 @@ def torch_too_old(subject: Subject) -> Iterator[Fault]:
     for what, first, path in needs:
         least = _dotted(first)
         message = f"{what} needs PyTorch {least} or newer, not {_dotted(version)}"
-        yield Fault(message, f'set `environment.version` to "{least}" or newer', path)
+        hint = f'set `environment.version` to "{least}" or newer'
+        if path == ("hyperparameters", "schedule"):
+            hint += ", or use the schedule `1f1b`"
+        yield Fault(message, hint, path)
 
 
 def _torch_of(subject: Subject) -> Version | None:
@@ -677,16 +680,12 @@ def instances_do_the_same(subject: Subject) -> Iterator[Fault]:
     if any(item.shard for item in job.inputs.values()):
         return
     path: ValuePath = ("resources", "instance_count")
+    hint = "use one instance, or shard an input"
     if job.inputs:
         path = ("inputs", next(iter(job.inputs)))
-    yield Fault(
-        f"all {count} instances would do the same work",
-        (
-            "use one instance, or add `shard: true` to an input; `--ignore CT521` if the script "
-            "divides the work itself"
-        ),
-        path,
-    )
+        hint = f"add `shard: true` under `{dotted(path)}`"
+    hint += "; `--ignore CT521` if the script divides the work itself"
+    yield Fault(f"all {count} instances would do the same work", hint, path)
 
 
 @rule("CT522", Level.NOTICE)

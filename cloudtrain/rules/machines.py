@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from datetime import date
 from typing import Any
 
 from cloudtrain.errors import InPlace, SettingsError
@@ -73,7 +74,7 @@ def no_limit(subject: Subject, ends_it: str) -> Iterator[Fault]:
     else:
         most = over(machines.hourly, run)
         is_dear = most >= _DEAR
-        cost = f", which costs up to ${most:,.2f}"
+        cost = f": ${machines.hourly:,.2f} an hour, up to ${most:,.2f}"
     if is_dear:
         message = f"nothing ends the job before {ends_it} of {format_duration(run)}{cost}"
         path = ("max_runtime",) if subject.job.max_runtime else ()
@@ -260,7 +261,8 @@ def type_is_not_as_described(subject: Subject) -> Iterator[Fault]:
             continue
 
         if gpus is not None and gpus != entry.gpus:
-            message = f"`{entry.name}` has {plural(entry.gpus, 'GPU')}, not {gpus}"
+            actual = plural(entry.gpus, "GPU") if entry.gpus else "no GPUs"
+            message = f"`{entry.name}` has {actual}, not {gpus}"
             hint = f"set `gpus_per_instance` to {entry.gpus}, or name another type"
             yield Fault(message, hint, ("resources", "gpus_per_instance"))
 
@@ -279,7 +281,10 @@ def retired_type(subject: Subject, *, after: str = "", until: str = "9999") -> I
     for group in subject.reading.machines.groups:
         last = last_day(group.known) or ""
         if group.known and after < last <= until:
-            message = f"`{group.known.name}` is retired: it is not offered from {last} on"
+            words = "will be retired on"
+            if last <= str(date.today()):
+                words = "is retired: it has not been offered since"
+            message = f"`{group.known.name}` {words} {last}"
             yield Fault(message, successor(group.known) or lists, group.path)
 
 
@@ -413,7 +418,8 @@ def mpi_with_one_process(subject: Subject) -> Iterator[Fault]:
     if group.accelerators:
         hint = "use more instances, or a type with more GPUs"  # two ranks cannot share a GPU
     path = _COUNT if requested else ("distribution",)
-    yield Fault(f"`{distribution.type}` starts a single process on one instance", hint, path)
+    where = f"one `{group.instance_type}`" if group.instance_type else "one instance"
+    yield Fault(f"`{distribution.type}` starts a single process on {where}", hint, path)
 
 
 def _too_many(subject: Subject) -> Iterator[Fault]:

@@ -114,12 +114,15 @@ def needs_a_person(subject: Subject) -> Iterator[Fault]:
     """
     lines: dict[tuple[str, str], list[str]] = {}
     for file, line, name in subject.syntax.attended:
-        places = lines.setdefault((name, file), [])
-        places.append(f"{file}:{line}")
-    for (name, _), places in lines.items():
+        lines.setdefault((name, file), []).append(str(line))
+    for (name, file), numbers in lines.items():
         why = "and a run has no keyboard" if name == "input" else "which only a notebook has"
-        message = f"`{name}()` is called in `{places[0]}`, {why}"
-        yield Fault(message, _ATTENDED[name], ("entry_point",), tuple(places))
+        words = "line" if len(numbers) == 1 else "lines"
+        listed = ", ".join(numbers[:5])
+        if len(numbers) > 5:
+            listed += ", ..."
+        message = f"`{name}()` is called in {words} {listed} of `{file}`, {why}"
+        yield Fault(message, _ATTENDED[name], ("entry_point",))
 
 
 _ATTENDED = {

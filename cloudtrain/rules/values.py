@@ -574,7 +574,10 @@ def image_reference(subject: Subject) -> Iterator[Fault]:
     for reference, path in subject.reading.images:
         # a cluster's containers may also be files
         if not is_reference(reference) and not re.fullmatch(r"/\S+\.(sqsh|sif)", reference):
-            hint = InPlace("write `REGISTRY/REPOSITORY:TAG`, in lower case and without `https://`")
+            better = _corrected_reference(reference)
+            hint = "write it as `REGISTRY/REPOSITORY:TAG`"
+            if is_reference(better):
+                hint = InPlace(f"write `{better}`")
             yield Fault(f"`{reference}` is not the address of an image", hint, path)
 
 
@@ -582,6 +585,15 @@ def is_reference(text: str) -> bool:
     """Return whether the text has the form of an image address that can be pulled."""
     match = re.fullmatch(_REFERENCE, text)
     return match is not None and len(match["name"]) <= _LONGEST_NAME
+
+
+def _corrected_reference(text: str) -> str:
+    """Return the text without scheme and spaces, and with the name, but not the tag, in lower
+    case."""
+    bare = re.sub(r"^[a-z+]+://", "", text.strip())
+    tag = re.search(r"(?::[^:/@]*)?(?:@.*)?$", bare)
+    assert tag, "an empty tag matches, too"
+    return bare[: tag.start()].lower() + tag[0]
 
 
 # Portable rules about data locations: a job's output must not replace its input or another of its

@@ -42,7 +42,9 @@ def test_a_budget_cannot_be_ignored(cli: Cli, project: Path, command: str, code:
         settings(project, f"[sagemaker]\nmax_cost = {budget}\n{ROLE}")
         result = cli(command, "job.yaml", "--target", "sagemaker", "--ignore", code)
         assert result.code == 2
-        assert f"`{code.upper()}` cannot be ignored [CT930]" in " ".join(result.err.split())
+        assert f"`{code.upper()}` keeps your budget, so it cannot be ignored [CT930]" in " ".join(
+            result.err.split()
+        )
 
 
 def test_a_refused_submit_does_not_offer_it(cli: Cli, project: Path) -> None:

@@ -134,7 +134,7 @@ ACCOUNT_CASES: dict[str, tuple[Case, Case, str]] = {
     "SM101": (
         Case(account=account(missing=("role",))), Case(), 'role = "arn:aws:iam::ACCOUNT:role/NAME"` under `[sagemaker]`',
     ),
-    "SM102": (Case(account=account(role="MyRole")), Case(), "arn:aws:iam::ACCOUNT:role/NAME"),
+    "SM102": (Case(account=account(role="MyRole")), Case(), "arn:aws:iam::ACCOUNT:role/MyRole"),
     "SM103": (
         Case(account=account(region="us-gov-west-1")),
         Case(account=account(region="us-gov-west-1", role=ROLE.replace("arn:aws:", "arn:aws-us-gov:"))),
@@ -296,7 +296,7 @@ IMAGE_CASES: dict[str, tuple[Case, Case, str]] = {
     ),
     "SM309": (job(environment=pytorch("2.9")), job(environment=pytorch("2.14")), 'version: "2.1'),
     "SM314": (job(environment=hugging_face("5.13")), job(environment=hugging_face("5.3")), 'use `version: "5.3.0"`'),
-    "SM310": (toolkit(environment=image(BYOC)), job(environment=image(BYOC)), "begin its Dockerfile"),
+    "SM310": (toolkit(environment=image(BYOC)), job(environment=image(BYOC)), "install sagemaker-training"),
     "SM311": (
         job(resources=G5, distribution={"type": "horovod"}, environment=pytorch("2.0.0")),
         job(resources=G5, distribution={"type": "horovod"}, environment=pytorch("1.13.1")),

@@ -288,7 +288,7 @@ WRONG: dict[str, tuple[str, Case, str]] = {
     "a version that the series does not have": (
         "AZ202", job(resources=on("Standard_NC24s_v33")), "`cloudtrain instances --target azureml --refresh`",
     ),
-    "an image that is none": ("CT207", job(environment=image("mine/Train:1")), "in lower case"),
+    "an image that is none": ("CT207", job(environment=image("mine/Train:1")), "write `mine/train:1`"),
     "an image of another framework than it says": (
         "AZ309", job(environment=image("mine/tensorflow:2.16", framework="pytorch")), "framework: pytorch",
     ),

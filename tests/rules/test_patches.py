@@ -64,45 +64,45 @@ def said(case: Case, make_source: MakeSource) -> list[tuple[str, str | None]]:
     return [(one.message, one.hint) for one in check(case, make_source) if one.code == "SM309"]
 
 
-CHOICE = 'use `version: "2.10"`'
+CHOICE = 'use `version: "2.10"` (until 2027-01-21) or `version: "2.13"` (until 2027-07-20)'
 
 TOLD: dict[str, tuple[Case, str, str]] = {
-    "by its version": (job(environment=pytorch("2.8")), "PyTorch 2.8.0 ... support of PyTorch 2.8.0 ended on 2026-08-06", CHOICE),
+    "by its version": (job(environment=pytorch("2.8")), "PyTorch 2.8.0 ... support ended on 2026-08-06", CHOICE),
     "a year that AWS no longer lists": (
-        job(environment=pytorch("1.12.1")), "PyTorch 1.12.1 ... support of PyTorch 1.12.1 ended on 2024-03-15 or earlier", CHOICE,
+        job(environment=pytorch("1.12.1")), "PyTorch 1.12.1 ... support ended on 2024-03-15 or earlier", CHOICE,
     ),
     "TensorFlow": (
         job(environment={"framework": "tensorflow", "version": "2.19"}),
-        "TensorFlow 2.19.0 ... support of TensorFlow 2.19.0 ended on 2026-03-11", 'use `version: "2.21"`',
+        "TensorFlow 2.19.0 ... support ended on 2026-03-11", 'use `version: "2.21"` (until 2027-07-10)',
     ),
     "Hugging Face's is as old as its PyTorch": (
         job(environment=hugging_face("4.56.2")),
-        "Hugging Face 4.56.2 ... support of PyTorch 2.8.0 ended on 2026-08-06", 'use `version: "5.3.0"`',
+        "Hugging Face 4.56.2 ... support of its PyTorch 2.8.0 ended on 2026-08-06", 'use `version: "5.3.0"`',
     ),
     "a Python that the newer ones lack": (
         job(environment=pytorch("2.8") | {"python": "3.12"}),
-        "PyTorch 2.8.0 ... support of PyTorch 2.8.0 ended on 2026-08-06", 'remove `python`, and use `version: "2.10"`',
+        "PyTorch 2.8.0 ... support ended on 2026-08-06", 'remove `python`, and use `version: "2.10"` (until 2027-01-21)',
     ),
     "by its address": (
         job(environment=image(f"{DLC}/pytorch-training:2.8.0-gpu-py312")),
-        "PyTorch 2.8.0 ... support of PyTorch 2.8.0 ended on 2026-08-06",
+        "PyTorch 2.8.0 ... support ended on 2026-08-06",
         'write `environment: {framework: pytorch, version: "2.10"}` instead of `image`',
     ),
     "by the overrides": (
         overrides(AlgorithmSpecification={"TrainingImage": f"{DLC}/pytorch-training:2.8.0-gpu-py312"}),
-        "PyTorch 2.8.0 ... support of PyTorch 2.8.0 ended on 2026-08-06",
+        "PyTorch 2.8.0 ... support ended on 2026-08-06",
         "remove `AlgorithmSpecification.TrainingImage` from `sagemaker_overrides`, and write `environment: "
         '{framework: pytorch, version: "2.10"}`',
     ),
     "a library that no patched image has": (
         job(resources=on("ml.p4d.24xlarge", 2), distribution=SMDDP, environment=pytorch("2.5")),
-        "PyTorch 2.5.1 ... support of PyTorch 2.5.1 ended on 2025-10-29", f"write `distribution: {{type: torch}}`, and {CHOICE}",
+        "PyTorch 2.5.1 ... support ended on 2025-10-29", f"write `distribution: {{type: torch}}`, and {CHOICE.partition(' or ')[0]}",
     ),
     "Horovod of the image": (
         job(resources=on("ml.p3.16xlarge"), distribution={"type": "horovod"},
             environment={"framework": "tensorflow", "version": "2.11"}),
-        "TensorFlow 2.11.0 ... support of TensorFlow 2.11.0 ended on 2024-09-26 or earlier",
-        'write `distribution: {type: tensorflow}`, and use `version: "2.21"`',
+        "TensorFlow 2.11.0 ... support ended on 2024-09-26 or earlier",
+        'write `distribution: {type: tensorflow}`, and use `version: "2.21"` (until 2027-07-10)',
     ),
 }  # fmt: skip
 
@@ -111,7 +111,7 @@ TOLD: dict[str, tuple[Case, str, str]] = {
 def test_the_end_of_patches_is_told(
     name: str, make_source: MakeSource, on_the_day: Callable[[str], None]
 ) -> None:
-    """With AWS's date and the next version that it still patches; who follows the hint hears nothing of it any more."""
+    """With AWS's date and the versions that it still patches; who follows the hint hears nothing of it any more."""
     on_the_day("2026-11-27")
     case, message, hint = TOLD[name]
     middle = "is no longer patched: AWS's"
@@ -132,8 +132,10 @@ def test_patches_end_after_their_last_day(
         assert said(case, make_source) == []
     on_the_day("2027-01-22")
     ((message, hint),) = said(case, make_source)
-    assert message.endswith("support of PyTorch 2.10.0 ended on 2027-01-21")
-    assert hint == 'use `version: "2.11"`'
+    assert message.endswith("support ended on 2027-01-21")
+    assert (
+        hint == 'use `version: "2.11"` (until 2027-04-30) or `version: "2.13"` (until 2027-07-20)'
+    )
     on_the_day("2028-01-01")
     # the end of its patches is not known
     assert said(case, make_source)[0][1] == 'use `version: "2.14"`'

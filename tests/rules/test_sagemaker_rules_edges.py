@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from cloudtrain.machines.overlay import read_overlay
+from cloudtrain.targets.sagemaker.catalogue.images import resolve_image, versions
 from tests.hints import suggested
 from tests.rules.sagemaker_rule_cases import (
     BYOC,
+    CASES,
     DLC,
     G5,
     MPI,
@@ -256,12 +258,12 @@ WRONG: dict[str, tuple[str, Case, str]] = {
     "an image by the overrides": (
         "CT207",
         job(sagemaker_overrides={"AlgorithmSpecification": {"TrainingImage": "Mine:1"}}),
-        "in lower case",
+        "write `mine:1`",
     ),
     "an image with a scheme": (
         "CT207",
         job(environment=image(f"docker://{BYOC}")),
-        "without `https://`",
+        f"write `{BYOC}`",
     ),
     "a second command among mpirun's options": (
         "SM605",
@@ -316,7 +318,7 @@ WRONG: dict[str, tuple[str, Case, str]] = {
     "a session of the role": (
         "SM102",
         Case(account=account(role="arn:aws:sts::123456789012:assumed-role/Train/me")),
-        'role = "arn:aws:iam::ACCOUNT:role/NAME"',
+        'role = "arn:aws:iam::123456789012:role/Train"',
     ),
     "a CPU image for Trainium": (
         "SM306",
@@ -434,3 +436,16 @@ def test_what_is_wrong_in_another_way_is_found(name: str, make_source: MakeSourc
     found = [finding for finding in check(case, make_source) if finding.code == code]
     assert found
     assert hint in (found[0].hint or "")
+
+
+def test_the_last_images_with_smddp_are_named(make_source: MakeSource) -> None:
+    """Those that a message names have the library, and no newer ones."""
+    bad, _, _ = CASES["SM301"]
+    message = next(one.message for one in check(bad, make_source) if one.code == "SM301")
+    for framework, title in (("pytorch", "PyTorch"), ("tensorflow", "TensorFlow")):
+        has = [
+            version
+            for version in versions(framework, "gpu")
+            if resolve_image(framework, version, region="us-west-2", device="gpu").smddp
+        ]
+        assert f"{title} {has[-1].rpartition('.')[0]}" in message

@@ -274,15 +274,15 @@ GUARDED = "if __name__ == '__main__':\n    input()\n"
     [
         (
             "a = 1\nget_ipython().system('ls')\nget_ipython().system('pwd')\n",
-            "`get_ipython()` is called in `train.py:2`, which",
+            "`get_ipython()` is called in lines 2, 3 of",
         ),
         (
             "from IPython import get_ipython\nget_ipython().system('ls')\n",
-            "`get_ipython()` is called in `train.py:2`",
+            "`get_ipython()` is called in line 2 of",
         ),
         (
             "import pandas\ndisplay(pandas)\n",
-            "`display()` is called in `train.py:2`, which only a notebook has",
+            "`display()` is called in line 2 of `train.py`, which only a notebook has",
         ),
         (
             "def main():\n    return input('?')\nif __name__ == '__main__':\n    main()\n",
@@ -290,10 +290,10 @@ GUARDED = "if __name__ == '__main__':\n    input()\n"
         ),
         (
             "try:\n    import a\nexcept ImportError:\n    def a(x): return x\nname = input()\n",
-            "called in `train.py:5`",
+            "called in line 5 of",
         ),
-        ("with open('a') as file:\n    input(file.read())\n", "called in `train.py:2`"),
-        ("import part\n", "`input()` is called in `part.py:1`"),
+        ("with open('a') as file:\n    input(file.read())\n", "called in line 2 of"),
+        ("import part\n", "`input()` is called in line 1 of `part.py`"),
         ("def ask():\n    return input()\n", None),
         ("import sys\nif not sys.stdin.isatty():\n    sys.exit()\ninput()\n", None),
         ("import sys\nname = input() if sys.stdin.isatty() else 'x'\n", None),

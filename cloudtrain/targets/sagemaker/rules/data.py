@@ -54,7 +54,7 @@ def s3_address(subject: Subject) -> Iterator[Fault]:
         scheme, _, rest = uri.partition("://")
         bucket, slash, key = rest.partition("/")
         is_one = bucket.startswith("arn:") or is_bucket(bucket, region)
-        if scheme == "https" or (scheme == "s3" and is_one):
+        if uri.startswith("https://") or (scheme == "s3" and is_one):
             continue
         better = bucket.lower()
         hint = InPlace("write `s3://BUCKET/KEY`")
@@ -184,11 +184,10 @@ def file_system_ignores(subject: Subject) -> Iterator[Fault]:
             message = (
                 f"`{field}` has no effect on a file system: every instance sees all of `{name}`"
             )
-            yield Fault(
-                message,
-                f"remove `{field}`; with several instances, let each rank choose its files",
-                ("inputs", name, field),
-            )
+            hint = f"remove `{field}`"
+            if field == "shard":
+                hint += ", and let each rank choose its files"
+            yield Fault(message, hint, ("inputs", name, field))
 
 
 _IGNORED_BY_FILE_SYSTEMS = (

@@ -4,7 +4,7 @@ or changes."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import date
 
 from cloudtrain.errors import join_names
@@ -328,7 +328,10 @@ def image_without_smddp(subject: Subject) -> Iterator[Fault]:
         return
     if subject.reading.distribution.type != "smddp":
         return
-    message = f"the image of {image_name(image)} does not have `smddp`"
+    message = (
+        f"the image of {image_name(image)} does not have `smddp`; the last ones with it are those "
+        "of PyTorch 2.5 and TensorFlow 2.11"
+    )
     path = read(subject).image_path or ("distribution",)
     yield Fault(message, _instead_of_smddp(subject), path)
 
@@ -554,29 +557,40 @@ def image_unpatched(subject: Subject) -> Iterator[Fault]:
     end = end_of_patches(framework, version)
     if not end or end >= today:
         return
-    patched = next(iter(patched_instead(image, today)), None)
-    if patched is not None:
+    patched = patched_instead(image, today)
+    if patched:
+        of = ""
+        if image.framework == "huggingface":
+            of = f" of its {TITLES[framework]} {version}"
         message = (
-            f"the image of {image_name(image)} is no longer patched: AWS's support of "
-            f"{TITLES[framework]} {version} ended on {end}"
+            f"the image of {image_name(image)} is no longer patched: AWS's support{of} "
+            f"ended on {end}"
         )
         yield Fault(message, _how_to_be_patched(subject, image, patched), read(subject).image_path)
 
 
-def _how_to_be_patched(subject: Subject, image: Image, version: str) -> str:
-    """Return a hint to use an image of this version, which AWS still patches."""
+def _how_to_be_patched(subject: Subject, image: Image, patched: Mapping[str, str]) -> str:
+    """Return a hint to use an image that AWS still patches. `patched` maps the versions, oldest
+    first, to the end of their patches."""
     steps: list[str] = []
     kind = subject.reading.distribution.type
     needs_horovod = kind == "horovod" and not subject.job.environment.requirements
     if needs_horovod or kind in ("smddp", "smp"):  # newer images lack these
         steps.append(f"write `distribution: {{type: {_own_distribution(image)}}}`")
     if read(subject).image_path[-1:] != ("version",):
-        steps.append(_by_framework(subject, image.framework, version))
+        steps.append(_by_framework(subject, image.framework, next(iter(patched))))
         return ", and ".join(steps)
 
     if subject.job.environment.python:
         steps.append("remove `python`")
-    steps.append(f'use `version: "{version}"`')
+    ways: list[str] = []
+    for version, end in patched.items():
+        until = f" (until {end})" if end else ""
+        ways.append(f'`version: "{version}"`{until}')
+    wanted = f"use {ways[0]}"
+    if not steps and len(ways) > 1:
+        wanted += f" or {ways[-1]}"
+    steps.append(wanted)
     return ", and ".join(steps)
 
 
@@ -622,9 +636,15 @@ def toolkit_not_known(subject: Subject) -> Iterator[Fault]:
     is_named = TRAINING_MODULE in mapping_at(subject.plan.request, "Environment")
     if is_named or reading.has_other_toolkit:
         return
-    hint = "begin its Dockerfile with `FROM` and the address of an image of AWS"
+    library = reading.distribution.type
+    hint = add_entrypoint_hint(subject, "install sagemaker-training in the image")
+    if library in ("smddp", "smp"):
+        hint = (
+            "begin its Dockerfile with `FROM` and the address of an image of AWS that "
+            f"has `{library}`"
+        )
     message = "cloudtrain knows no training toolkit in this image"
-    yield Fault(message, add_entrypoint_hint(subject, hint), reading.image_path)
+    yield Fault(message, hint, reading.image_path)
 
 
 @rule("SM311", Level.WARNING)

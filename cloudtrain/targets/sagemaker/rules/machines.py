@@ -58,8 +58,7 @@ def unknown_type(subject: Subject) -> Iterator[Fault]:
         if instance_named("sagemaker", f"ml.{name}") is not None:
             continue
         hint = counterpart(name, "sagemaker")
-        names = [row.name for row in instance_types("sagemaker")]
-        near = get_close_matches(name.lower(), names, n=1, cutoff=0.9)
+        near = _nearest(name.lower())
         if not hint and near:
             hint = NearName.of(near[0])
         hint = hint or "`cloudtrain instances --target sagemaker` lists the types"
@@ -174,6 +173,18 @@ def key_for_local_disk(subject: Subject) -> Iterator[Fault]:
             yield Fault(
                 f"`{name}` encrypts its local disk itself and takes no `volume_kms_key`", hint, path
             )
+
+
+def _nearest(name: str) -> list[str]:
+    """Return the known type with the most similar name, `ml.g5.xlarge` for `ml.g5.xlrge`; none if
+    nothing is similar.
+
+    Families (`g5`) are compared first, because many types share a size (`xlarge`).
+    """
+    families = {row.family: row for row in instance_types("sagemaker")}
+    near = get_close_matches(name.removeprefix("ml.").rpartition(".")[0], families, n=1)
+    names = [row.name for row in instance_types("sagemaker") if row.family in near]
+    return get_close_matches(name, names, n=1, cutoff=0)
 
 
 def _missing_variables(subject: Subject, entry: InstanceType) -> dict[str, str]:
@@ -344,12 +355,13 @@ def groups_unlike(subject: Subject) -> Iterator[Fault]:
     kinds: dict[str, str] = {}
     for group in _launched_groups(subject):
         if group.known and group.known.gpus:
-            kinds.setdefault(group.known.hardware, group.name)
-    if len(kinds) > 1:
-        message = f"the distribution spans groups with different GPUs: {', '.join(kinds)}"
+            kinds[group.name] = group.known.hardware
+    if len(set(kinds.values())) > 1:
+        text = ", ".join(f"`{name}` has {gpus}" for name, gpus in kinds.items())
+        message = f"the distribution spans groups with different GPUs: {text}"
         hint = (
-            f"write `distribution_groups: [{next(iter(kinds.values()))}]` under `resources`, or "
-            "give the groups one instance type"
+            f"write `distribution_groups: [{next(iter(kinds))}]` under `resources`, or give the "
+            "groups one instance type"
         )
         yield Fault(message, hint, ("resources", "instance_groups"))
 
@@ -562,8 +574,11 @@ def wait_shorter_than_default_run(subject: Subject) -> Iterator[Fault]:
         return
     if wait >= run:
         return
+    message = short_wait(wait, run)
+    if subject.job.max_runtime is None:
+        message += ", the default"
     hint = f"set `max_runtime` to at most `{exact_duration(wait)}`"
-    yield Fault(short_wait(wait, run), hint, ("spot", "max_wait"))
+    yield Fault(message, hint, ("spot", "max_wait"))
 
 
 @rule("SM404", Level.ERROR)

@@ -41,6 +41,7 @@ _WANTED = {
 }  # fmt: skip
 
 _ROLE = r"(?a)arn:(?P<partition>aws[a-z-]*):iam::(?P<account>\d{12}):role/?[\w+=,.@/-]+"
+_ASSUMED = r"arn:(aws[a-z-]*):sts::(\d{12}):assumed-role/([^/]+)/.*"
 _REGION = r"[a-z]{2,4}(-[a-z]+)+-\d+"
 _BUCKET = r"(?!xn--|sthree-)[a-z0-9](?:[a-z0-9-]|\.(?!\.)){1,61}[a-z0-9]"
 _LEGACY_BUCKET = r"[A-Za-z0-9._-]{3,255}"
@@ -91,8 +92,13 @@ def role_is_no_role(subject: Subject) -> Iterator[Fault]:
     if "role" in subject.account.missing or re.fullmatch(_ROLE, role):
         return
 
-    hint = 'write `role = "arn:aws:iam::ACCOUNT:role/NAME"`'
-    yield Fault(f"`{role}` is not the ARN of an IAM role", hint)
+    arn = "arn:aws:iam::ACCOUNT:role/NAME"
+    assumed = re.fullmatch(_ASSUMED, role)
+    if assumed:
+        arn = f"arn:{assumed[1]}:iam::{assumed[2]}:role/{assumed[3]}"
+    elif re.fullmatch(r"[\w+=,.@-]+", role):
+        arn = f"arn:aws:iam::ACCOUNT:role/{role}"
+    yield Fault(f"`{role}` is not the ARN of an IAM role", f'write `role = "{arn}"`')
 
 
 @rule("SM103", Level.ERROR)

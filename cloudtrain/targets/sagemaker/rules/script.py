@@ -418,7 +418,7 @@ def overwritten_variable(subject: Subject) -> Iterator[Fault]:
             overwritten.append("NCCL_PROTO")
     for name in mapping_at(subject.plan.request, "Environment"):
         if name in overwritten:
-            hint = f'remove it, or set it inside the script: `os.environ["{name}"] = ...`'
+            hint = f'remove it, or set it at the start of the script: `os.environ["{name}"] = ...`'
             path = ("environment", "variables", name)
             yield Fault(f"`{name}` is overwritten before the script starts", hint, path)
 
