@@ -143,7 +143,7 @@ ACCOUNT_CASES: dict[str, tuple[Case, Case, str]] = {
     "SM104": (
         Case({"environment": image(BYOC)}, account=account(region="us-west-2a")),
         Case({"environment": image(BYOC)}, account=account(region="us-west-2")),
-        suggested("us-west-2"),
+        'region = "us-west-2"',
     ),
     "SM105": (
         Case(account=account(bucket="s3://my-bucket/runs")), Case(), '`bucket = "my-bucket"` and `prefix = "runs"`',

@@ -137,6 +137,12 @@ def region_misspelt(subject: Subject) -> Iterator[Fault]:
     if "region" in subject.account.missing or re.fullmatch(_REGION, region):
         return
 
+    zone = re.fullmatch(rf"({_REGION})[a-z]", region)
+    if zone:
+        hint = f'write `region = "{zone[1]}"`'
+        yield Fault(f"`{region}` is an availability zone", hint)
+        return
+
     regions: set[str] = set()
     for table in registries():
         regions.update(table)

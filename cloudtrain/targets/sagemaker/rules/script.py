@@ -253,7 +253,8 @@ def taken_by_torchrun(subject: Subject) -> Iterator[Fault]:
             better = f"write another value for `{name}`"
             if word == f"--{name}":
                 better = InPlace(f"call it `{name}_value`")
-            message = f"torchrun takes `{word}` for its own option, and stops"
+            option = word.removeprefix("--")
+            message = f"torchrun takes `{option}` for its own option, and stops"
             yield Fault(message, add_entrypoint_hint(subject, better), ("hyperparameters", name))
 
 
@@ -418,7 +419,9 @@ def overwritten_variable(subject: Subject) -> Iterator[Fault]:
             overwritten.append("NCCL_PROTO")
     for name in mapping_at(subject.plan.request, "Environment"):
         if name in overwritten:
-            hint = f'remove it, or set it at the start of the script: `os.environ["{name}"] = ...`'
+            hint = f'set it inside the script, before NCCL starts: `os.environ["{name}"] = ...`'
+            if name in _ALWAYS:
+                hint = "remove it"
             path = ("environment", "variables", name)
             yield Fault(f"`{name}` is overwritten before the script starts", hint, path)
 
