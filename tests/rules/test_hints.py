@@ -104,7 +104,7 @@ JOBS: dict[str, tuple[str, Any]] = {
 }
 
 HUMAN = {
-    "CT202": "script", "CT205": "secret", "CT305": "secret", "CT404": "script", "CT214": "script", "CT215": "script", "CT405": "script",
+    "CT202": "script", "CT220": "script", "CT205": "secret", "CT305": "secret", "CT404": "script", "CT214": "script", "CT215": "script", "CT405": "script",
     "SM521": "script", "AZ520": "vault",
     "LO204": "notice", "LO205": "notice", "LO209": "notice",
     "SM103": "role", "SM106": "key", "SM107": "image", "SM113": "script", "SM305": "image", "SM308": "image",
