@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -25,7 +26,8 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
 from cloudtrain.code.unpack import unpack
-from cloudtrain.errors import UsageError
+from cloudtrain.documents import JsonObject
+from cloudtrain.errors import UsageError, quoted
 from cloudtrain.estimate.devices import GpuInstance
 from cloudtrain.estimate.kept import FOLDER, Estimate, estimate_key, keep
 from cloudtrain.estimate.memory import Decoder, Need, Training, kinds_of
@@ -272,11 +274,11 @@ def _whole_number(job: TrainingJob, name: str) -> int:
     if value.isdecimal() and int(value):
         return int(value)
     hint = f"`--set hyperparameters.{name}=1` adds it, if the script has it"
-    raise UsageError(
-        f"the job has no hyperparameter `{name}` that is a positive whole number",
-        hint=hint,
-        code="CT948",
-    )
+    numbers = [key for key, number in job.hyperparameters.items() if str(number).isdecimal()]
+    if numbers:
+        hint = f"the job has {quoted(numbers)}; {hint}"
+    message = f"the job has no hyperparameter `{name}` that is a positive whole number"
+    raise UsageError(message, hint=hint, code="CT948")
 
 
 def _steps(asked: Question, batch: Batch | None) -> float | None:
@@ -519,22 +521,27 @@ class _Place:
             UsageError: one of them could not be followed.
         """
         probed = []
-        for rank in sorted(self.processes, key=lambda rank: not self._has_result(rank)):
-            folder = self.scratch / f"rank{rank}"
-            output = _end_of(folder / "output.log")
+        results = {rank: self._result(rank) for rank in self.processes}
+        for rank, result in sorted(results.items(), key=lambda item: item[1] is None):
+            output = _end_of(self.scratch / f"rank{rank}" / "output.log")
             if os.environ.get("CLOUDTRAIN_DEBUG"):
                 sys.stderr.write(output)
-            if not self._has_result(rank):
-                self._explain(output, self.processes[rank].returncode)
-            result = json.loads((folder / "result.json").read_text("utf-8"))
+            if result is None:
+                raise self._without_result(output, self.processes[rank].returncode)
             refused = result["refused"]
             if refused:
                 raise _refused(self.job, refused["message"], refused["place"])
             probed.append(Probed(rank, result))
         return probed
 
-    def _has_result(self, rank: int) -> bool:
-        return (self.scratch / f"rank{rank}" / "result.json").exists()
+    def _result(self, rank: int) -> JsonObject | None:
+        """Return what a rank has written; None if it was ended before or while it wrote, or if the
+        script has overwritten it."""
+        with suppress(OSError, ValueError):
+            result = json.loads((self.scratch / f"rank{rank}" / "result.json").read_text("utf-8"))
+            if isinstance(result, dict) and result.keys() >= _WRITTEN:
+                return result
+        return None
 
     def _spec(self, result: Path) -> dict[str, object]:
         program = program_of(self.job, self.paths)
@@ -584,18 +591,25 @@ class _Place:
             "PYTHONPATH": os.pathsep.join(filter(None, python_path)),
         }
 
-    def _explain(self, output: str, code: int) -> None:
-        """Raise the error for a process that left no result."""
+    def _without_result(self, output: str, code: int) -> UsageError:
+        """Return the error for a process that left no result."""
         if "No module named 'torch'" in output:
-            raise UsageError(
+            return UsageError(
                 f"`{self.python}` has no torch, which estimates the job",
                 hint='pip install "cloudtrain[torch]", or name an interpreter with `--python`',
                 code="CT948",
             )
         if code < 0:
-            raise _refused(self.job, f"{signal.Signals(-code).name} ended the script")
+            return _refused(self.job, f"{signal.Signals(-code).name} ended the script")
         lines = output.strip().splitlines()
-        raise _refused(self.job, lines[-1] if lines else f"the script ended with code {code}")
+        return _refused(self.job, lines[-1] if lines else f"the script ended with code {code}")
+
+
+_WRITTEN = {
+    "refused", "peak", "kinds", "place", "peaks", "batches", "operations", "exchanges",
+    "decisions", "selections",
+}  # fmt: skip
+"""What the result of a rank consists of."""
 
 
 def _link_datasets(folder: Path) -> None:
@@ -620,12 +634,24 @@ def _end_of(log: Path) -> str:
         return file.read().decode(errors="replace")
 
 
+_HINTS = {
+    r"No module named|not installed|this script needs|there is no \w+ in `": (
+        "`--python PATH` names an interpreter that has the packages of the job"
+    ),
+    r"FileNotFoundError|was not found": (
+        "`--set inputs.NAME.local=FOLDER` names data that is here; a few rows of the same shape do"
+    ),
+}
+"""What to type, by words of a refusal."""
+
+_ELSE = (
+    "`--config FOLDER` estimates from the numbers of a model instead; "
+    "`cloudtrain explain CT948` says what can be followed"
+)
+
+
 def _refused(job: TrainingJob, message: str, place: str = "") -> UsageError:
     """Return the error for a script that cannot be followed. `place` is its line."""
     where = place or job.entry_point or "the command"
-    hint = (
-        "`--python PATH` names an interpreter that has the job's packages, "
-        "`--set inputs.NAME.local=FOLDER` data that is here, and `--config FOLDER` a model to "
-        "estimate by formulas; `cloudtrain explain CT948` says what can be followed"
-    )
+    hint = next((hint for words, hint in _HINTS.items() if re.search(words, message)), _ELSE)
     return UsageError(f"{where}: {message}", hint=hint, code="CT948")

@@ -146,6 +146,7 @@ def test_the_largest_batch_of_a_script_fits_and_the_next_does_not(
 @pytest.mark.parametrize(
     ("name", "values", "words"),
     [
+        ("batch", {"batch_size": 8, "lr": 0.1}, "the job has `batch_size`; "),
         ("batch", {}, "`--set hyperparameters.batch=1` adds it"),
         ("batch", {"batch": "eight"}, "adds it, if the script has it"),
         ("batch", {"batch": 0}, "adds it, if the script has it"),
