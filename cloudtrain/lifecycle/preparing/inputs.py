@@ -12,10 +12,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, NamedTuple
 
 from cloudtrain.code.data import UnreadableData, read_data
 from cloudtrain.code.files import escape_path
+from cloudtrain.documents.document import Unreadable, read_document, read_text
 from cloudtrain.errors import (
     CloudtrainError,
     JobError,
@@ -27,6 +31,7 @@ from cloudtrain.errors import (
     join_names,
 )
 from cloudtrain.job.data import Input, RunInput, is_local_path, run_input
+from cloudtrain.job.file import SUFFIXES
 from cloudtrain.job.model import format_size
 from cloudtrain.lifecycle.store.schema import read_store
 from cloudtrain.lifecycle.store.store import NEWEST, SENT, RunRecord, Store
@@ -47,6 +52,9 @@ if TYPE_CHECKING:
 _SEARCHED_RUNS = 200
 """Number of the newest runs that are searched for `last`."""
 
+_SEARCHED_FILES = 200
+"""Maximum number of files in a folder that are searched for the job of a name."""
+
 
 class Awaited(NamedTuple):
     """An input from a run that was unfinished when its state was last recorded."""
@@ -65,7 +73,7 @@ def resolve_run_inputs(
     notes: list[str] = []
     awaited: list[Awaited] = []
     with read_store(settings.state_dir) as store:
-        search = _Search(store, target, settings)
+        search = _Search(store, target, settings, job.folder or settings.cwd)
         for name, item in job.inputs.items():
             reference = item.of(target) or ""
             source = run_input(reference)
@@ -107,40 +115,39 @@ def states_of(awaited: Sequence[Awaited], settings: Settings) -> dict[RunRef, Ru
 
 
 class _Search(NamedTuple):
-    """Resolves the NAME of a `run:NAME` input to a run on one target."""
+    """Resolves the NAME of a `run:NAME` input to a run on one target. `folder` is the folder of the
+    job's file."""
 
     store: Store
     target: str
     settings: Settings
+    folder: Path
 
     def find(self, name: str) -> tuple[RunRecord, RunState]:
         """Return the run that a name stands for, and its last known state. Of the runs of a job,
         this is the newest that has succeeded, or else the newest that goes on."""
         rows, is_job = self._candidates(name)
         if not rows:
-            sent = self._on_target(self.store.newest(limit=_SEARCHED_RUNS))
-            names = dict.fromkeys(row.job_name for row in sent)
-            similar = did_you_mean(name, list(names)[:8])
-            hint = similar or f"submit a job of that name with `--target {self.target}`"
             message = f"no run on `{self.target}` is called `{name}`"
-            raise CloudtrainError(message, hint=hint, code="CT021")
+            raise CloudtrainError(message, hint=self._suggest(name), code="CT021")
         if len(rows) > 1 and not is_job:
             full_names = join_names([row.name for row in rows[:5]])
             message = f"`{name}` begins the names of {len(rows)} runs"
             hint = f"write one of the full names: {full_names}"
             raise CloudtrainError(message, hint=hint, code="CT021")
 
-        unfinished = []
+        found = []
         for row in rows:
             state = self._state_of(row)
             if state is RunState.SUCCEEDED:
                 return row, state
+            found.append((row, state))
+        for row, state in found:
             if not state.is_final:
-                unfinished.append((row, state))
-        if unfinished:
-            return unfinished[0]
-        message = f"the run `{rows[0].name}` did not succeed, so its output is incomplete"
-        hint = f"`cloudtrain status {rows[0].name}` shows the reason"
+                return row, state
+        row, state = found[0]
+        message = f"the run `{row.name}` is {state}, so its output is incomplete"
+        hint = f"`cloudtrain status {row.name}` shows the reason"
         raise CloudtrainError(message, hint=hint, code="CT021")
 
     def _candidates(self, name: str) -> tuple[list[RunRecord], bool]:
@@ -176,6 +183,34 @@ class _Search(NamedTuple):
         # which try of a list will write its outputs is not known, and its run can be named
         return [row for row in sent if not row.key.startswith(CAPACITY)]
 
+    def _suggest(self, name: str) -> str:
+        """Return a hint for a name that no run has: the file of the job with this name, or similar
+        names."""
+        file = _file_of_job(name, self.folder)
+        if file is not None:
+            path = os.path.relpath(file, self.settings.cwd)
+            return f"run it there first: `cloudtrain submit {quote(path)} --target {self.target}`"
+        rows = self._on_target(self.store.newest(limit=_SEARCHED_RUNS))
+        names = [row.job_name for row in rows] + [row.name for row in rows]
+        similar = did_you_mean(name, list(dict.fromkeys(names))[:8])
+        return similar or f"submit a job of that name with `--target {self.target}`"
+
+
+def _file_of_job(name: str, folder: Path) -> Path | None:
+    """Return the first file in a folder that describes a job or a sweep of this name; None if there
+    is none."""
+    files = []
+    with suppress(OSError):
+        files = sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES)
+    for file in files[:_SEARCHED_FILES]:
+        with suppress(OSError, Unreadable):
+            text = read_text(file)
+            # a file without the name need not be parsed
+            data = read_document(text, SUFFIXES[file.suffix.lower()]).data if name in text else None
+            if isinstance(data, dict) and data.get("name") == name:
+                return file
+    return None
+
 
 def _place_of(store: Store, row: RunRecord, source: RunInput) -> str:
     """Return the location of what an input names of a run.
@@ -202,9 +237,10 @@ def _no_output(row: RunRecord, source: RunInput, places: Mapping[str, str]) -> C
     if not places and row.key.startswith((SWEEP, TUNER)):
         message = f"the best trial of the sweep `{row.name}` is not known"
         hint = (
-            f"wait for it: `cloudtrain wait {row.name}`; or name the run of a trial, "
-            f"`run:RUN/model`: `cloudtrain trials {row.name}` lists them"
+            f"name the run of a trial, `run:RUN/model`: `cloudtrain trials {row.name}` lists them"
         )
+        if not RunState(row.state).is_final:
+            hint = f"wait for it: `cloudtrain wait {row.name}`; or {hint}"
     elif "outputs" in places:
         title = target_of(row.target).title
         message = (

@@ -143,7 +143,7 @@ def test_a_run_of_which_nothing_is_left_hides_no_other(
 def test_a_run_that_failed_is_an_error(prepare: Callable[..., ct.Run]) -> None:
     """By its own name, and by the name of a job of which none succeeded."""
     failed = prepare(code=3)
-    why = f"the run `{failed.name}` did not succeed, so its output is incomplete"
+    why = f"the run `{failed.name}` is failed, so its output is incomplete"
     assert problem_of(use(f"run:{failed.name}/model")) == (
         why,
         f"`cloudtrain status {failed.name}` shows the reason",
@@ -177,6 +177,23 @@ def test_without_any_run_the_hint_says_to_run_it() -> None:
     message, hint = problem_of(use("run:prep/model"))
     assert message == "no run on `local` is called `prep`"
     assert hint == "submit a job of that name with `--target local`"
+
+
+def test_the_hint_names_the_file_of_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the file is called, beside the file of the job that reads its output; broken files are passed over."""
+    folder = tmp_path / "my jobs"
+    folder.mkdir()
+    (folder / "a.yaml").write_text("name: [prep\n")
+    (folder / "first.yaml").write_text("name: other  # before prep\n")
+    (folder / "second.toml").write_text('name = "prep"\nentry_point = "prep.py"\n')
+    (folder / "use.yaml").write_text(
+        "name: use\ncommand: x\ninputs: {data: {local: 'run:prep/model'}}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    _, hint = problem_of(ct.load_job("my jobs/use.yaml"))
+    assert hint == "run it there first: `cloudtrain submit 'my jobs/second.toml' --target local`"
 
 
 @pytest.mark.slow
