@@ -87,9 +87,10 @@ def drive(folder: DrivenFolder, ready: Callable[[], None], moment: Step = lambda
         specification = Specification.from_json(json.loads(folder.specification.read_bytes()), here)
         Driver(folder, specification, start_time, since, moment).drive(wake)
     except (OSError, CloudtrainError) as error:
-        why = f"the sweep's folder cannot be written: {error}"
         if isinstance(error, CloudtrainError):
             why = in_words(error)
+        else:
+            why = f"the sweep's folder cannot be written: {error.strerror}"
         reason = f"{why}; `cloudtrain continue {folder.name}` continues the sweep"
         metrics = folder.read_status().get("metrics") or {}
         folder.write_status(RunState.FAILED, reason, start_time=start_time, metrics=metrics)
@@ -439,6 +440,6 @@ class Driver:
             reasons.append(f"{count}; trial {first.number}: {first.reason}")
         rest = self._total - len(self._journal.study.trials)
         if rest:
-            late = f"`max_runtime` had passed before {rest} of {self._total} trials were started"
+            late = f"`max_runtime` had passed with {rest} of {self._total} trials not started"
             reasons.append(f"{late}; `cloudtrain continue {self._folder.name}` starts the rest")
         return state, "; ".join(reasons) or None

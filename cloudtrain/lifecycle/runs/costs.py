@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cloudtrain.lifecycle.store.records import Money
 from cloudtrain.machines.table import over
-from cloudtrain.plans.progress import RunStatus, Trial
+from cloudtrain.plans.progress import RunStatus
 from cloudtrain.targets.registry import usable_target
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def is_free(target: str) -> bool:
     return known is not None and not known.facts.is_paid
 
 
-def seconds_of(status: RunStatus | Trial, now: float) -> float | None:
+def seconds_of(status: RunStatus, now: float) -> float | None:
     """Return the seconds from the start of a run to its end, or to now; None if one is unknown."""
     end = status.ended
     if end is None and not status.state.is_final:

@@ -16,7 +16,7 @@ from cloudtrain.documents import JsonMapping
 from cloudtrain.errors import CloudtrainError, PersonNeeded, RunNotFound, UsageError
 from cloudtrain.job.model import format_duration, value_text
 from cloudtrain.job.sweep import Objective
-from cloudtrain.lifecycle.runs.costs import cost_of, is_free, seconds_of
+from cloudtrain.lifecycle.runs.costs import cost_of, is_free
 from cloudtrain.lifecycle.runs.run import Run
 from cloudtrain.lifecycle.store.records import JobRecord, Outlay
 from cloudtrain.lifecycle.store.schema import open_store, read_store
@@ -257,9 +257,9 @@ class SweepRun(Run):
         """
         hint = f"rerun one trial by the name of its run: `cloudtrain trials {self.name}` lists them"
         if overrides or name is not None or exactly is not None:
-            raise UsageError(
-                "`rerun` repeats the trials of a sweep unchanged", hint=hint, code="CT067"
-            )
+            message = "`rerun` repeats the trials of a sweep unchanged"
+            hint = f"submit the sweep's file with `--set`, or {hint}"
+            raise UsageError(message, hint=hint, code="CT067")
         if not isinstance(self._service, SweepService):
             raise UsageError("a service's tuner cannot repeat trials", hint=hint, code="CT067")
 
@@ -519,7 +519,8 @@ def cost_of_trial(trial: Trial, hourly: float | None) -> float | None:
     None if it is unknown."""
     if hourly is None:
         return None
-    return over(hourly, seconds_of(trial, time.time()) or 0.0)
+    end_time = time.time() if trial.ended is None else trial.ended
+    return over(hourly, 0.0 if trial.started is None else max(0.0, end_time - trial.started))
 
 
 def trials_table(

@@ -153,12 +153,18 @@ def _importances(trials: Sequence[Trial], objective: Objective) -> dict[str, flo
     spaces: dict[str, optuna.distributions.BaseDistribution] = {}
     for name in shares:
         places, labels = _places([trial.values[name] for trial in trials])
+        low = min(places)
+        high = max(places)
+        if low == high:  # Optuna gives equal shares if all are so
+            continue
         columns[name] = places
         is_log = _is_logarithmic(places)
-        spaces[name] = FloatDistribution(min(places), max(places), log=is_log and not labels)
+        spaces[name] = FloatDistribution(low, high, log=is_log and not labels)
         if labels:
             columns[name] = list(map(int, places))
             spaces[name] = CategoricalDistribution(range(len(labels)))
+    if not columns:
+        return shares
 
     study = optuna.create_study(direction=objective.goal)
     for index, trial in enumerate(trials):

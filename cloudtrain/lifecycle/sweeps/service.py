@@ -124,6 +124,8 @@ _LEAVING = 30.0
 """Seconds to wait for the driver of a sweep that has ended. After the final status, the driver
 records the state in the run store, and then it releases its lock."""
 
+_NEW_SWEEP_HINT = "submit another sweep with more values"
+
 
 class SweepService(DrivenService, Tuner):
     """The service for the sweeps that this machine drives. Trials are runs on their target, which
@@ -247,15 +249,20 @@ class SweepService(DrivenService, Tuner):
             has_ended = _has_ended(before)
             failed = [trial.number for trial in study.trials.values() if trial.has_failed]
             total = sweep.trial_count + study.extended
-            _check_room(ref.name, sweep, total, more)
+            room = _check_room(ref.name, sweep, total, more)
 
+            hint = f"`cloudtrain continue {ref.name} --trials {min(10, room)}` adds trials"
+            if room <= 0:
+                hint = _NEW_SWEEP_HINT
             started_all = len(study.trials) >= total
-            adds = f"`cloudtrain continue {ref.name} --trials 10` adds trials"
             if again and not failed:
-                raise UsageError(f"no trial of `{ref.name}` has failed", hint=adds, code="CT067")
+                if not started_all:
+                    hint = f"`cloudtrain continue {ref.name}` starts the rest"
+                raise UsageError(f"no trial of `{ref.name}` has failed", hint=hint, code="CT067")
             is_over = has_ended and started_all and not study.open
             if is_over and not more and not again:
-                hint = f"{adds}; `cloudtrain rerun {ref.name}` repeats those that failed"
+                if failed:
+                    hint += f"; `cloudtrain rerun {ref.name}` repeats the failed trials"
                 message = f"all {total} trials of `{ref.name}` have ended"
                 raise UsageError(message, hint=hint, code="CT993")
             if needs_optuna(sweep, total + more):
@@ -326,15 +333,19 @@ class SweepService(DrivenService, Tuner):
         return status
 
 
-def _check_room(name: str, sweep: Sweep, total: int, more: int) -> None:
-    """Raise UsageError if a sweep of `total` trials cannot have `more` additional trials."""
+def _check_room(name: str, sweep: Sweep, total: int, more: int) -> int:
+    """Return how many additional trials a sweep of `total` trials can have. Raise UsageError if
+    they are fewer than `more`."""
     message = f"a sweep has at most {MAX_TRIALS:,} trials, and `{name}` has {total:,}"
     most = MAX_TRIALS
     if sweep.strategy == "grid" and sweep.space.grid_size < most:
         message = f"the grid has only {sweep.space.grid_words} combinations"
         most = sweep.space.grid_size
-    if more and total + more > most:
-        raise UsageError(message, hint="add fewer trials, or submit another sweep", code="CT993")
+    room = most - total
+    if more and more > room:
+        hint = f"write `--trials {room}`" if room > 0 else _NEW_SWEEP_HINT
+        raise UsageError(message, hint=hint, code="CT993")
+    return room
 
 
 def _has_ended(status: JsonMapping) -> bool:

@@ -30,7 +30,7 @@ from cloudtrain.documents import JsonMapping, JsonObject
 from cloudtrain.errors import MissingExtra, TargetError
 from cloudtrain.job.model import value_text
 from cloudtrain.job.sweep import Objective, Range, Sweep
-from cloudtrain.plans.progress import LogLine, Trial
+from cloudtrain.plans.progress import LogLine, Trial, best_of
 from cloudtrain.plans.states import RunState
 from cloudtrain.system.plugins import pip_line
 from cloudtrain.system.private import open_private
@@ -164,9 +164,14 @@ def lines_of(events: list[JsonObject], objective: Objective | None) -> list[LogL
     """Return the events as log lines for users. Events that tell users nothing new are left out."""
     study = Study({})
     lines = []
+    best: Trial | None = None
     for event in events:
         study.apply(event)
         text = _text(event, study, objective)
+        before = best
+        best = best_of(study.trials.values(), objective)
+        if best is not None and best != before and best.number == event.get("trial"):
+            text = f"{text}, the best so far"
         if text is not None:
             lines.append(LogLine(event["at"], 0, None, "stdout", text))
     return lines

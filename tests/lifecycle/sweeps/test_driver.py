@@ -444,7 +444,7 @@ def test_max_runtime_says_which_trials_are_left_and_begins_again(
     status = run.wait(DEADLINE)
     assert (status.state, len(run.trials())) == (ct.RunState.SUCCEEDED, 1)
     assert status.reason == (
-        f"1 trial was not started, because `max_runtime` had passed; `cloudtrain continue {run.name}` starts it"
+        f"`max_runtime` had passed with 1 of 2 trials not started; `cloudtrain continue {run.name}` starts the rest"
     )
     run.resume()
     status = run.wait(DEADLINE)
@@ -757,7 +757,7 @@ def test_a_full_disk_ends_a_sweep_with_a_sentence(
         run = submitted(make_sweep(trials=3))
     assert run.status().state is ct.RunState.FAILED
     assert run.last_status.reason == (
-        f"the sweep's folder cannot be written: No space left on device; run `cloudtrain continue {run.name}`"
+        f"the sweep's folder cannot be written: No space left on device; `cloudtrain continue {run.name}` continues the sweep"
     )
     run.resume()
     assert run.wait(DEADLINE).state is ct.RunState.SUCCEEDED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from io import BytesIO
 
 import pytest
@@ -91,6 +92,8 @@ def test_what_matters() -> None:
     assert sum(bars.values()) == pytest.approx(1)
     assert bars["lr"] > 0.8
     assert bars["same"] == 0
+    alike = [replace(trial, values={"same": 1, "also": "a"}) for trial in trials]
+    assert [bar.get_width() for bar in importance(alike, BEST).axes[0].patches] == [0, 0]
     with pytest.raises(
         UsageError, match="importance needs 10 trials with a value, and there are 9"
     ):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.lifecycle.sweeps.study import StopReason, propose, reason_to_stop
+from cloudtrain.lifecycle.sweeps.study import StopReason, lines_of, propose, reason_to_stop
 from cloudtrain.plans.progress import Trial, best_of
 
 DONE = ct.RunState.SUCCEEDED
@@ -148,3 +148,19 @@ def test_hyperband() -> None:
     assert reason_to_stop(sweep, running(1, *[0.0] * 9), []) == StopReason(
         "ended by hyperband after 9 reports, the maximum of a trial", is_complete=True
     )
+
+
+def test_the_log_of_a_sweep_names_the_best_so_far() -> None:
+    """When a trial becomes it, and not again."""
+    events: list[dict[str, Any]] = []
+    for number, loss in ((1, 0.5), (2, 0.7), (3, 0.1)):
+        events.append({"event": "asked", "at": 0.0, "trial": number, "values": {}})
+        events.append(
+            {"event": "told", "at": 0.0, "trial": number, "state": "succeeded", "value": loss}
+        )
+    told = [line.text for line in lines_of(events, sweep_of().objective) if "loss" in line.text]
+    assert told == [
+        "trial 1 succeeded: loss=0.5, the best so far",
+        "trial 2 succeeded: loss=0.7",
+        "trial 3 succeeded: loss=0.1, the best so far",
+    ]
