@@ -6,6 +6,7 @@ import json
 import shutil
 import sqlite3
 import subprocess
+import sys
 import zlib
 from pathlib import Path
 
@@ -224,6 +225,22 @@ def test_a_run_with_secrets_is_not_sent_again_without_them(
     assert again.code == 0, again.err
     new = again.out.strip()
     assert request(scripted, new).replace(new, name) == request(scripted, name)
+
+
+def test_a_secret_in_the_settings_is_not_asked_for_again(
+    cli: Cli, scripted: Path, job: str, tmp_path: Path
+) -> None:
+    """No option can give it, so the job is to be submitted again; a field of the job is named until it is given."""
+    python = tmp_path / SECRET
+    python.symlink_to(sys.executable)
+    Path("cloudtrain.toml").write_text(f"[local]\npython = '{python}'\n")
+    Path(".cloudtrainignore").write_text("/cloudtrain.toml\n")
+    word = "environment.variables.HF_TOKEN"
+    name = submitted(cli, job, "--ignore", "CT305", "--set", f"{word}={SECRET}")
+    assert f"--set {word}=VALUE" in " ".join(cli("rerun", name, "-d").err.split())
+    refused = " ".join(cli("rerun", name, "-d", "--set", f"{word}={SECRET}").err.split())
+    assert "had a secret in an address in the settings" in refused
+    assert "submit the job again" in refused
 
 
 def test_keys_in_addresses_are_not_kept(

@@ -131,8 +131,8 @@ class RunRecord:
                 known = as_text(value)
             values[name] = known
 
-        known_times = filter(None, map(values.get, _TIMES))
-        values["created"] = next(known_times, now)
+        known_times = [values[name] for name in _TIMES if values[name] is not None]
+        values["created"] = next(iter(known_times), now)
         if values["stage"] not in STAGES:
             values["stage"] = "reported"
         if values["state"] not in _STATES:

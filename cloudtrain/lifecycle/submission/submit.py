@@ -219,7 +219,8 @@ def make_rerun(
         UsageError: the run had secrets, which are not kept (CT973).
     """
     if old_record.hidden:
-        raise _lost_secrets(row, old_record)
+        paths = [path for path in old_record.hidden if path not in ("settings", "request")]
+        raise _lost_secrets(row, paths)
 
     job_name = name or row.job_name
     key = row.key
@@ -266,13 +267,14 @@ def make_changed_rerun(
     job = _job_with(overrides, old_record.kind, old_record.prepared or old_record.job)
     record_job = _job_with(overrides, old_record.kind, old_record.job)
 
-    settings = settings_of(old_record)
+    missing = dict[str, None]()
     for path, text in texts_of(fields_of(job)):
         # any other asterisks are the user's own text
         if HIDDEN in text and dotted(path) in old_record.hidden:
-            raise _lost_secrets(row, old_record)
-    if settings is None:
-        raise _lost_secrets(row, old_record)
+            missing[dotted(path)] = None
+    settings = settings_of(old_record)
+    if missing or settings is None:
+        raise _lost_secrets(row, list(missing))
 
     service = service_of(row.target, here)
     with code_of(old_record, row.ref, service) as tree:
@@ -567,9 +569,9 @@ def plan_of_record(row: RunRecord, record: JobRecord) -> Plan:
     )
 
 
-def _lost_secrets(row: RunRecord, record: JobRecord) -> UsageError:
-    """Return the error for a rerun that lacks the secrets of a run."""
-    paths = [path for path in record.hidden if path not in ("settings", "request")]
+def _lost_secrets(row: RunRecord, paths: Sequence[str]) -> UsageError:
+    """Return the error for a rerun that lacks secrets. `paths` are their fields in the job; empty
+    if none is in the job."""
     what = "an address in the settings or the request"
     hint = "submit the job again"
     if paths:
