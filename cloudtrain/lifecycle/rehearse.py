@@ -512,7 +512,8 @@ def rehearse(
         verdict = comparison.verdict()
     else:
         words = _with_reason(f"the resumed run {status.state}", status)
-        verdict = Verdict("cannot_resume", words, (_logs_hint(resumed),))
+        advice = f"its output: `cloudtrain logs {resumed.name}`"
+        verdict = Verdict("cannot_resume", words, (advice,))
     return Rehearsal(
         whole=whole,
         interrupted=interrupted,

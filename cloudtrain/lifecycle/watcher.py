@@ -172,7 +172,8 @@ class Watcher:
                 self.write(RunState.QUEUED, self.order.reason)
                 return True
             if state is not RunState.SUCCEEDED:
-                why = f"the run `{ref.name}` is {state}, so nothing was sent"
+                how = "failed" if state is RunState.FAILED else f"was {state}"
+                why = f"the run `{ref.name}` {how}, so nothing was sent"
                 raise WatchEnded(
                     RunState.FAILED, f"{why}; run it again, then submit this job again"
                 )

@@ -363,6 +363,7 @@ def test_an_environment_in_use_stays(cli: Cli, project: Path, state_dir: Path) -
     said = " ".join(refused.err.split())
     assert f"in `{found['key']}` [CT954]" in said
     assert f"`cloudtrain wait {name}`" in said
+    assert f"`cloudtrain stop {name}`" in said
     assert Path(found["folder"]).exists()
     (project / "go").touch()
     assert cli("wait", name).code == 0

@@ -143,7 +143,7 @@ def test_a_state_folder_that_is_none(cli: Cli, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["queue", "--target", "slurm"], ["`slurm` does not use cloudtrain's queue [CT902]", "`cloudtrain ps --target slurm`"]),
+        (["queue", "--target", "slurm"], ["`slurm` does not use cloudtrain's queue [CT902]", "`cloudtrain ps --target slurm`", "`cloudtrain queue --target local`"]),
         (["queue", "--target", "slrum"], ["`slrum` is not a target [CT913]", suggested("slurm")]),
         (["queue", "move", "last"], ["the new position is missing", "`--first`, `--last` or `--before OTHER`"]),
         (["queue", "move", "last", "--first", "--last"], ["the new position is missing"]),

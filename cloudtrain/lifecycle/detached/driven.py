@@ -142,8 +142,12 @@ class DrivenFolder:
                 if original and not RunState(status["state"]).is_final:
                     status |= {"state": "lost", "reason": f"{_COPIED} `{original}`"}
                 return status
-        lost = {"state": "lost", "reason": "its status cannot be read"}
-        return {**lost, "started": None, "ended": None}
+        return {
+            "state": "lost",
+            "reason": "its status cannot be read",
+            "started": None,
+            "ended": None,
+        }
 
     def refuse_copy(self) -> None:
         """Raise UsageError if this folder is a copy, whose driver would send all again."""
@@ -200,8 +204,8 @@ class DrivenService(Service):
             make_private_folder(folder.path)
             is_new = write_once(folder.specification, self.content(plan).encode(), sync=True)
             # an interrupted attempt may have written it
-            is_own = again and self.is_written(folder.specification.read_bytes(), plan)
-            if not (is_new or is_own):
+            is_own = is_new or (again and self.is_written(folder.specification.read_bytes(), plan))
+            if not is_own:
                 message = f"a {self.what} named `{folder.name}` exists already"
                 raise NameTaken(message, hint=f"give the {self.what} another name")
             if is_new or not folder.read_status():

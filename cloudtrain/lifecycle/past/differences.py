@@ -374,11 +374,11 @@ def plan_differs(expected: str, before: JsonMapping | None, plan: Plan) -> PlanD
     now = replace(plan, processes=()).to_dict()
     found = difference(Side("before", before), Side("now", now), read_environment())
     changes = [*found.target, *found.request]
-    if found.bundles[0] != found.bundles[1]:
-        changes.append(Change(("source_dir",), *found.bundles))
-    if not changes:
-        changes.append(Change(("run_name",), before["run_name"], plan.run_name))
     hint = "undo this change, or send the plan as it is now"
+    if found.bundles[0] != found.bundles[1]:
+        problems.append(Problem(("source_dir",), "the code has changed", hint, code="CT927"))
+    elif not changes:
+        changes.append(Change(("run_name",), before["run_name"], plan.run_name))
     for change in changes:
         text = f"was {shown(change.before)} and is {shown(change.after)}"
         problems.append(Problem(change.path, text, hint, code="CT927"))

@@ -356,8 +356,10 @@ def _other_version(
 
     machine = _machine(contents)
     for item in wanted.packages:
+        if item.name != name:
+            continue
         line = line_of(item.line) if item.line else Requirement(name)
-        if item.name != name or not machine.meets(line.marker):
+        if not machine.meets(line.marker):
             continue
         if item.version and not _agree(item.version, installed):
             return item.version

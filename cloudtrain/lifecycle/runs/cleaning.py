@@ -105,7 +105,7 @@ def remove_environments(keys: Sequence[str], state_dir: Path) -> None:
         for name in runs[key]:
             state = run(name).state
             if not state.is_final:
-                hint = f"wait for its end: `cloudtrain wait {name}`"
+                hint = f"`cloudtrain wait {name}` waits for it, `cloudtrain stop {name}` stops it"
                 raise UsageError(f"`{name}` is {state} in `{key}`", hint=hint, code="CT954")
 
     for key in dict.fromkeys(keys):

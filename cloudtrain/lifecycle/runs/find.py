@@ -36,6 +36,7 @@ from cloudtrain.plans.document import Cell, Document, Table, to_text
 from cloudtrain.plans.progress import ListedRun
 from cloudtrain.plans.states import AFTER, CAPACITY, REHEARSAL, SWEEP, TUNER, RunRef, RunState
 from cloudtrain.plans.status import duration_of, machine_text, news_text, state_cell
+from cloudtrain.system.plugins import DEFAULT_TARGET
 from cloudtrain.targets.contract import KeepsQueue
 from cloudtrain.targets.registry import require_target, service_of
 from cloudtrain.targets.settings import read_environment
@@ -301,7 +302,10 @@ def queue_of(target: str) -> KeepsQueue:
     require_target(target)
     service = service_of(target, read_environment())
     if not isinstance(service, KeepsQueue):
-        hint = f"`cloudtrain ps --target {target}` shows the target's waiting runs"
+        hint = (
+            f"`cloudtrain ps --target {target}` shows the target's waiting runs; "
+            f"`cloudtrain queue --target {DEFAULT_TARGET}` shows cloudtrain's own queue"
+        )
         raise UsageError(f"`{target}` does not use cloudtrain's queue", hint=hint, code="CT902")
     return service
 

@@ -151,7 +151,9 @@ def _begin(found: Path) -> JsonObject:
     none, or none that can be continued."""
     note: JsonObject = {}
     try:
-        note = json.loads((found / _NOTE).read_bytes())
+        read: Any = json.loads((found / _NOTE).read_bytes())
+        if isinstance(read, dict):  # otherwise damaged, too
+            note = read
     except FileNotFoundError:
         found.mkdir(mode=0o700, exist_ok=True)
         if any(found.iterdir()):  # an earlier version kept only what is complete

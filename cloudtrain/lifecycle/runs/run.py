@@ -620,6 +620,8 @@ class Run:
             return self._service.download(self.ref, path, Path(destination))
         except OSError as error:
             message = f"the copy into `{destination}` failed: {error.strerror or error}"
+            if error.filename and str(error.filename) != str(destination):
+                message += f": `{error.filename}`"
             raise TargetError(
                 message, hint="name another folder with `--to`", code="CT936"
             ) from error

@@ -94,7 +94,7 @@ def test_one_that_waits_is_stopped(cloud: Cloud, first: ct.Run, source: Path) ->
     """At once, with nothing sent; the other goes on."""
     run = cloud.submit(cloud.reader(source, first.name))
     assert run_command(["stop", run.name, "--wait"]) == 0
-    assert run.status().reason == "stopped while it was waiting, so nothing was sent"
+    assert run.status().reason == "stopped while it was waiting, so nothing runs"
     cloud.end(first)
     assert run.status().state is RunState.STOPPED
     assert cloud.names == [first.name]

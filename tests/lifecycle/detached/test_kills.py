@@ -88,5 +88,5 @@ def test_a_stop_after_a_kill_sends_nothing_new(
     assert watched(cloud, run, state_dir, 6).returncode == -signal.SIGKILL
     DrivenFolder(state_dir, "chain", run.name).stop.touch()
     assert watched(cloud, run, state_dir, 0).returncode == 0
-    assert run.status().reason == "stopped while it was waiting, so nothing was sent"
+    assert run.status().reason == "stopped while it was waiting, so nothing runs"
     assert cloud.names == [first.name]
