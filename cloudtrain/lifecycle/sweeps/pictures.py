@@ -234,5 +234,5 @@ def _ends(column: Sequence[Any]) -> list[tuple[float, str]]:
     smallest and the largest get a label; otherwise every value does."""
     labels = sorted(dict(zip(_shares(column), column, strict=True)).items())
     if all(map(_is_number, column)):
-        return [(share, f"{value:.4g}") for share, value in (labels[0], labels[-1])]
+        return [(share, f"{value:.4g}") for share, value in {labels[0], labels[-1]}]
     return [(share, str(value)) for share, value in labels]
