@@ -235,12 +235,17 @@ def _check_bounds(
 
     verb = "is" if units is None else "has"
     fact = f"{_title(path)} {verb} {amount(f'{number:,}')}"
+    at_least = f"use at least {amount(str(least))}"
+    at_most = f"use at most {amount(str(most))}"
+    if units is None:
+        at_least = f"write `{least}` or more"
+        at_most = f"write `{most}` or less"
     if number < least:
         message = f"{fact}, and the service takes at least {least:,}"
-        yield ShapeViolation(path, message, f"use at least {amount(str(least))}", "min")
+        yield ShapeViolation(path, message, at_least, "min")
     else:
         message = f"{fact}, and the service takes at most {most:,}"
-        yield ShapeViolation(path, message, f"use at most {amount(str(most))}", "max")
+        yield ShapeViolation(path, message, at_most, "max")
 
 
 _TYPES: dict[
