@@ -142,7 +142,7 @@ def importance(trials: Sequence[Trial], objective: Objective | None) -> Figure:
 
 def _importances(trials: Sequence[Trial], objective: Objective) -> dict[str, float]:
     """Return the importance of each hyperparameter; 0 for one that is the same in all trials."""
-    require_optuna()
+    require_optuna("importance needs", "")
     import optuna
     from optuna.distributions import CategoricalDistribution, FloatDistribution
 

@@ -238,13 +238,16 @@ def needs_optuna(sweep: Sweep, trials: int = 0) -> bool:
     return sweep.strategy == "bayesian" and max(trials, sweep.trial_count) > DRAWN_FIRST
 
 
-def require_optuna() -> None:
-    """Raise `MissingExtra` if Optuna is missing."""
+def require_optuna(
+    what: str = "`strategy: bayesian` needs", instead: str = ", or use `strategy: random`"
+) -> None:
+    """Raise `MissingExtra` if Optuna is missing. `what` begins the error's message, and `instead`
+    ends its hint."""
     from importlib.util import find_spec
 
     if find_spec("optuna") is None:
-        message = "a bayesian search and the importance chart need Optuna, which is not installed"
-        raise MissingExtra(message, hint=pip_line("sweeps"), code="CT063")
+        hint = pip_line("sweeps") + instead
+        raise MissingExtra(f"{what} Optuna, which is not installed", hint=hint, code="CT063")
 
 
 def _ask_optuna(sweep: Sweep, number: int, trials: Sequence[Trial]) -> JsonObject:

@@ -568,7 +568,7 @@ def test_more_trials_than_are_drawn_at_random_need_optuna_before_they_start(
     """`continue` refuses them, and the sweep stays as it was."""
     run = ended(make_sweep(trials=2, strategy="bayesian"))
     monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(MissingExtra, match="need Optuna"):
+    with pytest.raises(MissingExtra, match="needs Optuna"):
         run.resume(9)
     assert run.status().state is ct.RunState.SUCCEEDED
     run.resume(1)
@@ -791,7 +791,7 @@ def test_a_driver_that_fails_says_what_to_type(
     run = submitted(make_sweep(strategy="bayesian"))
     assert run.status().state is ct.RunState.FAILED
     assert (run.last_status.reason or "").endswith(
-        f"{pip_line('sweeps')}; `cloudtrain continue {run.name}` continues the sweep"
+        f"{pip_line('sweeps')}, or use `strategy: random`; `cloudtrain continue {run.name}` continues the sweep"
     )
 
 
