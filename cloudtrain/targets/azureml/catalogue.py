@@ -9,7 +9,7 @@ from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cloudtrain.errors import NearName, did_you_mean
+from cloudtrain.errors import NearName
 from cloudtrain.machines.table import InstanceTable, instance_named, instance_types
 
 DATA = Path(__file__).with_name("data")
@@ -126,17 +126,24 @@ def guess(name: str) -> Guess | None:
 def nearest_size(name: str) -> NearName | None:
     """Return the suggestion of the most similar name of the same series (`NC`, `ND`); None if no
     name is similar enough."""
+    from difflib import get_close_matches  # importing it costs start-up time
+
     full_name = name.casefold()
     if "_" not in full_name or not full_name.startswith("sta"):
         full_name = f"standard_{full_name}"
-    series = re.split(r"_|\d", full_name)[1]
+    series = _series(full_name)
 
-    names = []
+    names = {}
     for row in instance_types("azureml"):
-        if not row.retired and row.name.casefold().startswith(f"standard_{series}"):
-            names.append(row.name)
-    near = did_you_mean(full_name, names, likeness=0.8)
-    return near if isinstance(near, NearName) else None
+        if not row.retired and _series(row.name.casefold()) == series:
+            names[row.name.casefold()] = row.name
+    near = get_close_matches(full_name, names, n=1, cutoff=0.8)
+    return NearName.of(names[near[0]]) if near else None
+
+
+def _series(name: str) -> str:
+    """Return the series of a size: the letters before its number, such as `nc`."""
+    return re.split(r"_|\d", name)[1]
 
 
 # Turn the answers of Azure's services about VM sizes into corrections of the catalogue. This code

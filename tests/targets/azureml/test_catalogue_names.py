@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtrain.targets.azureml.catalogue import guess
+from cloudtrain.errors import NearName
+from cloudtrain.targets.azureml.catalogue import guess, nearest_size
 
 
 @pytest.mark.parametrize(
@@ -57,6 +58,21 @@ def test_a_guess_says_that_it_is_one(name: str, words: str) -> None:
 def test_other_names_say_nothing(name: str) -> None:
     """What is not built like a size's name has no guess."""
     assert guess(name) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("nd96asr_v4", "Standard_ND96asr_v4"),
+        ("Standard_ND96asrv4", "Standard_ND96asr_v4"),
+        ("STANDARD_NC6", None),  # `Standard_NC64as_T4_v3` begins alike, and costs far more
+        ("Standard_", None),
+        ("", None),
+    ],
+)
+def test_the_nearest_size(name: str, near: str | None) -> None:
+    """Of the same series, and similar as a whole."""
+    assert nearest_size(name) == (near and NearName.of(near))
 
 
 @given(st.text(max_size=40) | st.from_regex(r"[Ss]tandard_\w+-?\w*", fullmatch=True))
