@@ -56,13 +56,13 @@ def account_incomplete(subject: Subject) -> Iterator[Fault]:
     `config.json`, which the studio offers for download, beside the job. cloudtrain also reads the
     defaults of `az` (`az account set`, `az configure --defaults group=... workspace=...`).
     """
-    for name in subject.account.missing:
+    missing = subject.account.missing
+    for name in missing:
         message, line = _MISSING[name]
-        yield Fault(
-            message,
-            f"add `{line}` under `[azureml]` in `cloudtrain.toml`, or download the workspace's "
-            "`config.json` from the studio",
-        )
+        hint = f"add `{line}` under `[azureml]` in `cloudtrain.toml`"
+        if name == missing[0]:
+            hint += ", or download the workspace's `config.json` from the studio"
+        yield Fault(message, hint)
 
 
 @rule("AZ102", Level.ERROR, Nature.FACT)
