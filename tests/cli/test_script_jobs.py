@@ -335,7 +335,7 @@ REASONS = {
     "os.environ['SM_CHANNEL_TRAINING']": "`--emulate sagemaker`",
     "os.environ['AZUREML_RUN_ID']": "`--emulate azureml`",
     "raise AttributeError(\"module 'torch._C' has no attribute '_cuda_setDevice'\")": "the script needs a GPU",
-    "from .model import build": "`cloudtrain submit -m PACKAGE.MODULE`",
+    "exec('from .model import build')": "`cloudtrain submit -m PACKAGE.MODULE`",  # which CT220 does not see
     "import nobody_has_this": "list its package in `requirements.txt`",
     "raise RuntimeError('CUDA out of memory')": "`cloudtrain fit`",
     "os.environ['LEARNING_RATE']": "",

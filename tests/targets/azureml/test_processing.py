@@ -79,7 +79,7 @@ def test_each_instance_cleans_its_share_and_the_next_job_reads_it_all(
     ]
     assert [(each["instance"], each["files"]) for each in summaries] == [(0, 2), (1, 1)]
     said = {
-        line.rank: line.text for line in run.logs() if line.text.startswith("cloudtrain: instance")
+        line.rank: line.text for line in run.logs() if line.text.startswith("cloudtrain: files of")
     }
     assert said[1] == "cloudtrain: files of the input `raw` on instance 1 of 2 (the first is 0): 1"
     assert list(run.written) == ["outputs/clean", "outputs/summaries"]
