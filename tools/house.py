@@ -57,7 +57,7 @@ class Number(NamedTuple):
 
 NUMBERS = (
     Number("files", "Python files that hold something", 330, bound=369),
-    Number("nodes", "nodes of the syntax", 340_000, bound=441_645),
+    Number("nodes", "nodes of the syntax", 340_000, bound=441_682),
     Number("entries", "entries of cloudtrain/", 22),
     Number("statement-p90", "own nodes of a statement, which 9 of 10 do not exceed", 14),
     Number("heavy-statements", f"statements with over {HEAVY} own nodes, in percent", 8),
